@@ -1,0 +1,112 @@
+"""Every private name of PyTorch that purefx uses, each with the reason.
+
+Nothing else in the package names a private part of ``torch``; when PyTorch moves something, this file changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree  # the flattening that torch.compile and transformers register types with
+from torch._ops import HigherOrderOperator, OpOverload  # the types of operators; no public spelling
+from torch._subclasses.fake_tensor import (  # fake tensors have no public constructor
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+    StatelessSymbolicContext,
+    free_unbacked_symbols,
+)
+from torch.utils._python_dispatch import TorchDispatchMode  # the documented way to see ATen operators
+from torch.utils._sympy.interp import sympy_interp  # lowers a size expression to graph nodes
+from torch.utils._sympy.printers import PythonPrinter  # prints a size expression as Python
+from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+__all__ = [
+    "DataDependentOutputException",
+    "DimDynamic",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "GuardOnDataDependentSymNode",
+    "HigherOrderOperator",
+    "OpOverload",
+    "PythonPrinter",
+    "PythonReferenceAnalysis",
+    "ShapeEnv",
+    "StatelessSymbolicContext",
+    "TorchDispatchMode",
+    "UnsupportedFakeTensorException",
+    "UnsupportedOperatorException",
+    "free_unbacked_symbols",
+    "pytree",
+    "sympy_interp",
+]
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """The identity of the memory block of ``tensor``; ``data_ptr`` is no identity (empty and fake tensors)."""
+    return tensor.untyped_storage()._cdata
+
+
+def set_version(tensor: torch.Tensor, version: int) -> None:
+    """Set the version counter of ``tensor``, to undo what a capture counted on a tensor of the caller."""
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+
+def without_modes() -> AbstractContextManager[Any]:
+    """Run on real tensors although dispatch modes (fake tensors, tracing) are active."""
+    return torch.utils._python_dispatch._disable_current_modes()
+
+
+def outer_fake_mode(tensors: Sequence[torch.Tensor]) -> FakeTensorMode | None:
+    """The mode of the first fake tensor among ``tensors``: its symbols must be used for ours."""
+    return next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)), None)
+
+
+def is_functorch_wrapped(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` belongs to a running functorch transform: its memory is that of what it wraps."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def is_functional_wrapper(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is a wrapper of torch.func.functionalize."""
+    return bool(torch._is_functional_tensor(tensor))
+
+
+def schema_of(op: OpOverload) -> torch.FunctionSchema:
+    """The schema of ``op``."""
+    return op._schema
+
+
+def overload_packet(op: OpOverload, name: str) -> Any | None:
+    """The operator named ``name`` in the namespace of ``op``, or None."""
+    namespace = op.namespace
+    return getattr(getattr(torch.ops, namespace), name, None)
+
+
+def find_overload(packet: Any, name: str) -> OpOverload | None:
+    """The overload ``name`` of ``packet``, or None."""
+    return getattr(packet, name, None)
+
+
+def autocast_state() -> Any:
+    """The autocast state that a program may not change: per device whether it is on, and its dtype."""
+    devices = ("cpu", "cuda")
+    return [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices]
+
+
+def resolve_op(name: str) -> OpOverload:
+    """The ATen overload spelled ``name``, e.g. "select.int"."""
+    packet, overload = name.split(".")
+    return getattr(getattr(torch.ops.aten, packet), overload)

@@ -1,0 +1,159 @@
+"""The part of a recording that has to run again on real tensors, and how each result is made.
+
+    def f(x):                     results                        replayed
+        y = x * 2                 y          itself a base       (nothing: the graph returns y)
+        return y, y[0], x.t()     y[0]       replayed            y.select(0, 0)
+                                  x.t()      replayed            x.t()
+
+A result whose memory nobody else can reach is fresh: the graph computes it, views and all.  The others are made
+by the view ops that the program ran, on the real base, so that autograd and the caller see what they would in
+eager.  The same statements carry the program's changes of geometry (``t_``, ``set_``, ``resize_``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from purefx.capture.recording import Call, Effect, Recording, Region, Storage, Variable
+from purefx.capture.session import Capture, Input, PlainResult, Result, TensorResult
+
+
+@dataclass(frozen=True, slots=True)
+class Itself:
+    """Eager returns a tensor of the caller: hand back that very object."""
+
+    source: Input
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fresh:
+    """Eager returns memory that nobody else can reach: hand over what the graph returns for ``region``."""
+
+    variable: Variable
+    region: Region
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Eager returns a tensor that shares memory with others: the statements make it."""
+
+    variable: Variable
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A Python value, or a symbolic number that the graph or the prologue knows."""
+
+    value: Any
+
+
+How = Itself | Fresh | Replayed | Plain
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """Memory made inside, of which several results show parts: ``variable`` had ``region`` when it was made."""
+
+    variable: Variable
+    region: Region
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """``results`` and ``rebound`` say how each result is made; ``statements`` run in the order of the recording."""
+
+    results: tuple[How, ...]
+    rebound: tuple[How | None, ...]
+    statements: tuple[Call, ...]
+    bases: tuple[Base, ...]
+
+
+def infer_replay(capture: Capture) -> Replay:
+    """How the results of ``capture`` are made outside of the graph."""
+    history = _History(capture.recording)
+    own = {known.variable: known for known in capture.inputs}
+    results = [*capture.results, *(r.result for r in capture.rebindings if r.result is not None)]
+    shared = _shared_storages(results, capture.inputs)
+    reached = _Reached(history, own)
+    hows: dict[int, How] = {id(result): _how(result, own, shared, reached) for result in results}
+    for known in capture.inputs:
+        if known.after != known.before or known.variable in history.changes:
+            reached.add(known.variable)
+    for result in results:
+        if isinstance(result, TensorResult) and result.variable in own:
+            reached.add(result.variable)
+    statements = tuple(call for call in capture.recording if call in reached.calls)
+    return Replay(
+        tuple(hows[id(r)] for r in capture.results),
+        tuple(None if r.result is None else hows[id(r.result)] for r in capture.rebindings),
+        statements,
+        tuple(reached.bases.values()),
+    )
+
+
+def _shared_storages(results: list[Result], inputs: tuple[Input, ...]) -> set[Storage]:
+    """The storages that more than one tensor in the caller's hands shows after the call."""
+    variables = {r.variable: r.region.storage for r in results if isinstance(r, TensorResult)}
+    variables.update((known.variable, known.after.storage) for known in inputs)
+    counts = Counter(variables.values())
+    return {s for s, n in counts.items() if n > 1} | {known.before.storage for known in inputs}
+
+
+def _how(result: Result, own: dict[Variable, Input], shared: set[Storage], reached: _Reached) -> How:
+    match result:
+        case PlainResult(value):
+            return Plain(value)
+        case TensorResult(variable, region) if variable in own:
+            return Itself(own[variable])
+        case TensorResult(variable, region) if region.storage in shared:
+            reached.add(variable)
+            return Replayed(variable)
+        case TensorResult(variable, region):
+            return Fresh(variable, region)
+
+
+class _History:
+    """Which call made each variable as a view, and which calls changed its geometry."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.makers: dict[Variable, Call] = {}
+        self.changes: dict[Variable, list[Call]] = {}
+        for call in recording:
+            if call.effect in (Effect.GEOMETRY, Effect.STORAGE):
+                for operand in call.written:
+                    self.changes.setdefault(operand.variable, []).append(call)
+            elif call.effect is Effect.VIEW:
+                operands = {o.variable for o in call.operands}
+                for output in call.outputs:
+                    if output.variable not in operands and output.region.storage not in call.fresh:
+                        self.makers.setdefault(output.variable, call)
+
+
+class _Reached:
+    """The calls that make the added variables, and the bases that they start from."""
+
+    def __init__(self, history: _History, own: dict[Variable, Input]) -> None:
+        self._history = history
+        self._own = own
+        self._seen: set[Variable] = set()
+        self.calls: set[Call] = set()
+        self.bases: dict[Variable, Base] = {}
+
+    def add(self, variable: Variable) -> None:
+        """Add ``variable`` and all that it is made of."""
+        waiting = [variable]
+        while waiting:
+            current = waiting.pop()
+            if current in self._seen:
+                continue
+            self._seen.add(current)
+            calls = list(self._history.changes.get(current, ()))
+            maker = self._history.makers.get(current)
+            if maker is not None:
+                calls.append(maker)
+            elif current not in self._own:
+                self.bases[current] = Base(current, current.first)
+            self.calls.update(calls)
+            waiting.extend(o.variable for call in calls for o in call.operands)

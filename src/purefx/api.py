@@ -1,0 +1,104 @@
+"""The front doors: functionalize, trace, compile."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from purefx._torch import pytree
+from purefx.capture.arguments import flatten
+from purefx.pipeline import Backend, Stages, build, compile_graph, graph_module, run_stages
+from purefx.program import Program
+from purefx.runtime.wrapper import Wrapper
+
+P = ParamSpec("P")
+R = TypeVar("R")
+log = logging.getLogger("purefx")
+
+CACHE_SIZE = 16
+"""How many specialisations a compiled function keeps."""
+
+
+def functionalize(function: Callable[P, R]) -> Callable[P, R]:
+    """``function`` with its writes and aliasing taken out, captured anew at each call.
+
+    What the caller sees is what ``function`` does in eager.  Inside ``make_fx`` and other tracers, what they see
+    is the functional graph, followed by the writes to the arguments.
+    """
+
+    @functools.wraps(function)
+    def functionalized(*args: P.args, **kwargs: P.kwargs) -> R:
+        stages = run_stages(function, args, kwargs, dynamic=False)
+        wrapper = build(stages, graph_module(stages).forward)
+        return wrapper.run(pytree.tree_leaves((args, kwargs)))
+
+    return functionalized
+
+
+def trace(function: Callable[..., Any], *args: Any, dynamic: bool = False, **kwargs: Any) -> Program:
+    """The functional program of a call of ``function``; the arguments are only read.
+
+    ``dynamic`` makes the sizes of the arguments symbols: the program then runs at other sizes too.  Raises the
+    error that ``function`` raises, or a `Refusal`.
+    """
+    stages = run_stages(function, args, kwargs, dynamic=dynamic)
+    module = graph_module(stages)
+    return Program(stages, module, build(stages, module.forward))
+
+
+def compile(function: Callable[P, R], backend: Backend | None = None) -> Callable[P, R]:  # noqa: A001
+    """``function``, a callable or a module, compiled for each kind of arguments that it is called with.
+
+    ``backend`` takes the functional graph and example inputs and returns a callable with the graph's signature;
+    without one the graph runs as it is.  A call that no specialisation fits is captured anew; the least recently
+    used of more than ``CACHE_SIZE`` is dropped.
+    """
+    return functools.wraps(function)(Compiled(function, backend))
+
+
+class Compiled:
+    """A compiled function.  ``specialisations`` are tried from the most recently used on."""
+
+    def __init__(self, function: Callable[..., Any], backend: Backend | None) -> None:
+        self.function = function
+        self.backend = backend
+        self.specialisations: OrderedDict[int, tuple[Any, Wrapper]] = OrderedDict()
+        self._captures = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function by the specialisation that fits, or capture one."""
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        for number, (known, wrapper) in reversed(self.specialisations.items()):
+            if structure == known and wrapper.matches(leaves):
+                if number != next(reversed(self.specialisations)):
+                    self.specialisations.move_to_end(number)
+                return wrapper.run(leaves)
+        return self._captured(args, kwargs, structure).run(leaves)
+
+    def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> Wrapper:
+        stages = run_stages(self.function, args, kwargs, dynamic=False)
+        module = graph_module(stages)
+        run_graph = compile_graph(module, self.backend, example_inputs(stages))
+        wrapper = build(stages, run_graph)
+        if self._captures:
+            log.info("%s: capture %d, for arguments that no specialisation fits", self._name(), self._captures + 1)
+        self.specialisations[self._captures] = (structure, wrapper)
+        self._captures += 1
+        if len(self.specialisations) > CACHE_SIZE:
+            dropped, _ = self.specialisations.popitem(last=False)
+            log.warning("%s: dropped specialisation %d of more than %d", self._name(), dropped, CACHE_SIZE)
+        return wrapper
+
+    def _name(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+
+def example_inputs(stages: Stages) -> list[Any]:
+    """Tensors with the geometry of the graph's inputs."""
+    return list(stages.functional.inputs)
+
+
+__all__ = ["CACHE_SIZE", "Compiled", "compile", "flatten", "functionalize", "trace"]

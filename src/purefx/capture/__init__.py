@@ -1,0 +1,1 @@
+"""Capture: run the program once on fake tensors and write down every operator below autograd."""

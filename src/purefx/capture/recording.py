@@ -1,0 +1,173 @@
+"""The recording of one run: a list of calls of ATen operators, with the memory that each tensor shows.
+
+A recording is the program as it ran, writes and views included.  Three words carry it:
+
+    Storage    a block of bytes.  Identity is the block's.
+    Region       what a tensor shows of a storage: geometry, dtype, lazy conjugation and negation.  A value:
+               two views that are equal show the same elements, whoever made them.
+    Variable   a tensor object of the program.  A write to its geometry (``t_``, ``set_``) changes its view.
+
+A `Call` holds operands (a variable and the view it had) in place of tensors.  Nothing here knows about graphs,
+gradients or the caller's arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import torch
+
+from purefx.errors import SourceLine
+from purefx.layout import Geometry, Int
+
+Tree = Any
+"""Nested lists, tuples and dicts of operands, symbols and plain Python values."""
+
+
+@dataclass(eq=False, slots=True)
+class Storage:
+    """A block of memory met during a run; ``nbytes`` is its size when it was first seen."""
+
+    index: int
+    nbytes: Int
+    device: torch.device
+
+    def __repr__(self) -> str:
+        return f"s{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The elements of ``storage`` that a tensor shows, and how it reads them."""
+
+    storage: Storage
+    geometry: Geometry
+    dtype: torch.dtype
+    conj: bool = False
+    neg: bool = False
+
+    def at(self, geometry: Geometry) -> Region:
+        """The same reading of another region of the storage."""
+        return Region(self.storage, geometry, self.dtype, self.conj, self.neg)
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        sizes, strides = list(self.geometry.sizes), list(self.geometry.strides)
+        return f"{dtype}{sizes} strides {strides} of {self.storage!r} at {self.geometry.offset}"
+
+
+@dataclass(eq=False, slots=True)
+class Variable:
+    """A tensor object of the program; ``first`` is what it showed when it was made, ``last`` what it shows now."""
+
+    index: int
+    first: Region
+    last: Region
+    inference: bool = False
+
+    def __repr__(self) -> str:
+        return f"v{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A variable, and the view that it had at the moment of the call."""
+
+    variable: Variable
+    region: Region
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """The global state in which a call ran, as far as a caller can tell afterwards."""
+
+    grad: bool
+    inference: bool
+
+
+class Effect(Enum):
+    """What a call does besides returning new tensors."""
+
+    NONE = "returns new tensors only"
+    VIEW = "returns tensors that share storage with its operands"
+    WRITE = "changes elements of its operands"
+    GEOMETRY = "changes the geometry of an operand"
+    STORAGE = "changes the size of a storage"
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """One operator as it ran.  ``results`` is the tree that it returned."""
+
+    op: Callable[..., Any]
+    args: tuple[Tree, ...]
+    kwargs: dict[str, Tree]
+    results: Tree
+    operands: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    written: tuple[Operand, ...]
+    effect: Effect
+    modes: Modes
+    where: SourceLine | None
+    fresh: tuple[Storage, ...] = ()
+    resized: tuple[tuple[Storage, Int, Int], ...] = ()
+
+    def __str__(self) -> str:
+        outputs = ", ".join(f"{o.variable!r}: {o.region}" for o in self.outputs)
+        operands = ", ".join(repr(o.variable) for o in self.operands)
+        return f"{self.op}({operands}) -> {outputs}  # {self.effect.name.lower()}"
+
+
+def swap_data(target: torch.Tensor, source: torch.Tensor) -> None:
+    """``target.data = source``: the operator of calls that go past PyTorch's dispatcher."""
+    target.data = source
+
+
+@dataclass(eq=False, slots=True)
+class Constant:
+    """A tensor that the program made of Python numbers: known when it is captured, and never written."""
+
+    value: torch.Tensor
+
+
+@dataclass(eq=False, slots=True)
+class Recording:
+    """All calls of a run, in order.
+
+    ``producers`` maps a view to the call and the operand that first showed it: the program's own way from
+    one view of a storage to another.
+    """
+
+    calls: list[Call] = field(default_factory=list)
+    storages: list[Storage] = field(default_factory=list)
+    variables: list[Variable] = field(default_factory=list)
+    producers: dict[Region, tuple[Call, int]] = field(default_factory=dict)
+    regions: dict[Storage, dict[Region, None]] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter(self.calls)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.calls))
+
+
+def map_tree(function: Callable[[Any], Any], tree: Tree) -> Tree:
+    """``tree`` with ``function`` applied to everything in it that is not a list, tuple, dict or slice."""
+    if isinstance(tree, list):
+        return [map_tree(function, x) for x in tree]
+    if isinstance(tree, tuple):
+        items = [map_tree(function, x) for x in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
+    if isinstance(tree, dict):
+        return {key: map_tree(function, x) for key, x in tree.items()}
+    return function(tree)
+
+
+def operands_of(tree: Tree) -> tuple[Operand, ...]:
+    """The operands in ``tree``, left to right."""
+    found: list[Operand] = []
+    map_tree(lambda x: found.append(x) if isinstance(x, Operand) else None, tree)
+    return tuple(found)

@@ -1,0 +1,81 @@
+"""Writes that eager PyTorch may refuse because of how their operands overlap.
+
+Rule: a write whose target has internal overlap, or shares part of its memory with another operand, is first
+done on real zeros of the same geometry, so that eager's own kernel refuses it with its own error.
+
+    x.expand(2, 3).add_(1)        RuntimeError: ... more than one element of the written-to tensor ...
+    x[1:].copy_(x[:-1])           RuntimeError: ... some elements of the input tensor and the written-to ...
+
+Fake tensors have no addresses, hence accept both; without this the compiled function would not raise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from purefx._torch import OpOverload, without_modes
+from purefx.capture.recording import Constant, Operand, Storage, Tree, Region, map_tree
+from purefx.layout import holds
+from purefx.operators import facts
+
+LARGEST = 1 << 28
+"""Memory blocks above this size, in bytes, are not rehearsed."""
+
+
+def needs_rehearsal(op: OpOverload, operands: tuple[Operand, ...], written: tuple[Operand, ...]) -> bool:
+    """Whether ``op`` is a built-in, and what it writes overlaps itself or another operand."""
+    known = facts(op)
+    if not written or known.writes_geometry or known.custom:
+        return False
+    return any(
+        _repeats(w.region) or any(o.region.storage is w.region.storage and o.region != w.region for o in operands) for w in written
+    )
+
+
+def rehearse(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> None:
+    """Run ``op`` on zeros with the geometry of its operands, and let its error through."""
+    memories: dict[Storage, torch.UntypedStorage] = {}
+    try:
+        with without_modes():
+            real = map_tree(lambda x: _zeros(x, memories), (args, kwargs))
+    except _CannotRehearse:
+        return
+    seed = torch.get_rng_state()
+    try:
+        with without_modes(), torch.no_grad():
+            op(*real[0], **real[1])
+    except RuntimeError as error:
+        if "single memory location" in str(error):  # other errors come from the zeros, not from the geometry
+            raise
+    finally:
+        torch.set_rng_state(seed)
+
+
+class _CannotRehearse(Exception):
+    pass
+
+
+def _repeats(region: Region) -> bool:
+    pairs = zip(region.geometry.sizes, region.geometry.strides, strict=True)
+    return any(type(stride) is int and stride == 0 and holds(size > 1) for size, stride in pairs)
+
+
+def _zeros(x: Any, memories: dict[Storage, torch.UntypedStorage]) -> Any:
+    if isinstance(x, Constant):
+        return x.value
+    if isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool):
+        raise _CannotRehearse
+    if not isinstance(x, Operand):
+        return x
+    region = x.region
+    nbytes = region.storage.nbytes
+    if not region.geometry.is_static or type(nbytes) is not int or nbytes > LARGEST:
+        raise _CannotRehearse
+    if region.storage not in memories:
+        memories[region.storage] = torch.zeros(nbytes, dtype=torch.uint8, device=region.storage.device).untyped_storage()
+    geometry = region.geometry
+    empty = torch.empty(0, dtype=region.dtype, device=region.storage.device)
+    made = empty.set_(memories[region.storage], geometry.offset, geometry.sizes, geometry.strides)
+    return torch._conj(made) if region.conj else made

@@ -1,0 +1,291 @@
+"""One capture: from a function and its arguments to everything that the run has shown.
+
+    capture(f, args, kwargs)  ->  Capture(recording, inputs, results, ...)
+
+The arguments are only read.  While the program runs, the parameters and buffers of its modules are replaced by
+fakes; afterwards they are put back, whatever happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from purefx._torch import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+    autocast_state,
+    pytree,
+    set_version,
+    without_modes,
+)
+from purefx.capture.arguments import (
+    PLAIN,
+    Flat,
+    Held,
+    Leaf,
+    ModuleState,
+    Source,
+    check_tensor,
+    find_modules,
+    flatten,
+    module_states,
+    reached,
+    state_tables,
+)
+from purefx.capture.fakes import FakeFactory
+from purefx.capture.frames import raising_line
+from purefx.capture.recorder import Recorder
+from purefx.capture.recording import Recording, Variable, Region
+from purefx.errors import (
+    AutocastChanged,
+    DataDependentControlFlow,
+    EscapedState,
+    UnknownOutputType,
+    UnsupportedOperator,
+)
+
+
+@dataclass(slots=True, eq=False)
+class Input:
+    """A tensor that the program was given, and what became of it."""
+
+    sources: list[Source]
+    tensor: torch.Tensor
+    fake: torch.Tensor
+    variable: Variable
+    before: Region
+    after: Region
+    writes: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name of the first source, as the user would type it."""
+        return self.sources[0].name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorResult:
+    """A tensor that the program hands out: what it showed at the end, and its fake."""
+
+    variable: Variable
+    region: Region
+    fake: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PlainResult:
+    """A value without tensors: the same at each call of this specialisation, unless it is a symbol."""
+
+    value: Any
+
+
+Result = TensorResult | PlainResult
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rebinding:
+    """The program bound a module's attribute to another value: ``table[key] = result``."""
+
+    table: dict[str, Any]
+    key: str
+    result: Result | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Capture:
+    """What one run has shown."""
+
+    function: Callable[..., Any]
+    recording: Recording
+    flat: Flat
+    inputs: tuple[Input, ...]
+    modules: tuple[tuple[str, torch.nn.Module], ...]
+    results: tuple[Result, ...]
+    structure: pytree.TreeSpec
+    rebindings: tuple[Rebinding, ...]
+    grad_before: bool
+    grad_after: bool
+    inference: bool
+    env: ShapeEnv
+    dynamic: bool
+
+
+def capture(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool = False
+) -> Capture:
+    """Run ``function`` once on fakes of its arguments and return what was seen.
+
+    Raises the program's own errors as they are, and a `Refusal` for what cannot be compiled faithfully.
+    """
+    return _Session(function, flatten(args, kwargs), dynamic=dynamic).run()
+
+
+class _Session:
+    """The state of one capture.  ``_inputs`` maps the identity of each real tensor to its input."""
+
+    def __init__(self, function: Callable[..., Any], flat: Flat, *, dynamic: bool) -> None:
+        self._function = function
+        self._flat = flat
+        self._modules = find_modules(function, flat.leaves)
+        tensors = [x for x in flat.leaves if isinstance(x, torch.Tensor)]
+        self._fakes = FakeFactory(tensors, dynamic=dynamic)
+        self._recorder = Recorder(self._lift)
+        self._inputs: dict[int, Input] = {}
+        self._versions: list[tuple[torch.Tensor, int]] = []
+        self._cells = {id(x): (cell, name) for name, x, cell in reached(function) if isinstance(x, torch.Tensor)}
+
+    def run(self) -> Capture:
+        grad_before, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        with without_modes():
+            args, kwargs = self._fake_arguments()
+            with self._fake_modules() as swapped:
+                outputs = self._call(args, kwargs)
+                rebindings = tuple(self._rebindings(swapped))
+            grad_after = torch.is_grad_enabled()
+            torch.set_grad_enabled(grad_before)
+            leaves, structure = pytree.tree_flatten(outputs)
+            results = tuple(self._result(x, f"output {i}") for i, x in enumerate(leaves))
+            self._read_inputs()
+        return Capture(
+            self._function, self._recorder.recording, self._flat, tuple(self._inputs.values()), tuple(self._modules),
+            results, structure, rebindings, grad_before, grad_after, inference, self._fakes.env, self._fakes.dynamic,
+        )  # fmt: skip
+
+    def _fake_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        leaves: list[Any] = list(self._flat.leaves)
+        for i, (name, leaf) in enumerate(zip(self._flat.names, leaves, strict=True)):
+            if isinstance(leaf, torch.Tensor):
+                leaves[i] = self._input(leaf, Leaf(i, name)).fake
+        return self._flat.whole(leaves)
+
+    def _input(self, tensor: torch.Tensor, source: Source) -> Input:
+        known = self._inputs.get(id(tensor))
+        if known is not None:
+            known.sources.append(source)
+            return known
+        check_tensor(source.name, tensor)
+        fake = self._fakes.make(tensor, source.name)
+        view = self._recorder.region(fake)
+        made = Input([source], tensor, fake, self._recorder.variable(fake), view, view, -_version(fake))
+        self._inputs[id(tensor)] = made
+        return made
+
+    def _lift(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The fake of a tensor that the program reached by itself."""
+        known = self._inputs.get(id(tensor))
+        if known is None:
+            cell, name = self._cells.get(id(tensor), (None, f"a tensor of size {list(tensor.shape)} held outside"))
+            if not tensor.is_inference():
+                self._versions.append((tensor, tensor._version))
+            with without_modes(), torch.no_grad():
+                known = self._input(tensor, Held(tensor, cell, name))
+        return known.fake
+
+    @contextmanager
+    def _fake_modules(self) -> Iterator[list[tuple[torch.nn.Module, list[dict[str, Any]]]]]:
+        """Put fakes in the place of the modules' tensors, for the time of the run."""
+        owners: dict[int, torch.nn.Module] = {}
+        for _, module in self._modules:
+            owners.update((id(owner), owner) for owner in module.modules())
+        saved = [(owner, [dict(table) for table in state_tables(owner)]) for owner in owners.values()]
+        try:
+            for name, module in self._modules:
+                for state in list(module_states(name, module)):
+                    if not isinstance(state.table[state.key], FakeTensor):
+                        state.table[state.key] = self._input(state.table[state.key], state).fake
+            yield saved
+        finally:
+            for owner, tables in saved:
+                for table, old in zip(state_tables(owner), tables, strict=True):
+                    table.clear()
+                    table.update(old)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        autocast = autocast_state()
+        try:
+            with self._fakes.mode, self._recorder:
+                outputs = self._function(*args, **kwargs)
+        except (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise DataDependentControlFlow(
+                f"Python needs the value of a tensor: {str(error).splitlines()[0]}",
+                where=raising_line(error.__traceback__),
+                remedy="express the choice with tensors (torch.where, masks), or compile the parts around it",
+            ) from error
+        except (UnsupportedOperatorException, UnsupportedFakeTensorException) as error:
+            raise UnsupportedOperator(
+                f"{error} cannot run on fake tensors",
+                where=raising_line(error.__traceback__),
+                remedy="register a fake implementation (torch.library.register_fake)",
+            ) from error
+        finally:
+            for tensor, version in self._versions:
+                set_version(tensor, version)
+        if autocast_state() != autocast:
+            raise AutocastChanged(
+                "the program leaves autocast in another state than it found it in",
+                where=None,
+                remedy="use autocast as a context manager that ends inside the function",
+            )
+        return outputs
+
+    def _result(self, x: Any, name: str) -> Result:
+        if isinstance(x, torch.Tensor):
+            known = self._inputs.get(id(x))
+            fake = x if known is None else known.fake
+            if not isinstance(fake, FakeTensor):
+                fake = self._lift(fake)
+            self._recorder.notice(fake)
+            return TensorResult(self._recorder.variable(fake), self._recorder.region(fake), fake)
+        if isinstance(x, PLAIN):
+            return PlainResult(x)
+        raise UnknownOutputType(
+            f"{name} is of type {type(x).__module__}.{type(x).__qualname__}",
+            where=None,
+            remedy="return tensors, numbers, and containers of them",
+        )
+
+    def _rebindings(self, saved: list[tuple[torch.nn.Module, list[dict[str, Any]]]]) -> Iterator[Rebinding]:
+        fakes = {id(i.fake): i.tensor for i in self._inputs.values()}
+        for owner, tables in saved:
+            for table, old in zip(state_tables(owner), tables, strict=True):
+                for key, value in table.items():
+                    if fakes.get(id(value), value) is not old.get(key, _ABSENT) and _is_state(table, owner, value):
+                        yield Rebinding(table, key, self._result(value, f"{type(owner).__name__}.{key}"))
+                for key in old.keys() - table.keys():
+                    yield Rebinding(table, key, None)
+
+    def _read_inputs(self) -> None:
+        for known in self._inputs.values():
+            self._recorder.notice(known.fake)
+            known.after = known.variable.last
+            known.writes += _version(known.fake)
+
+
+_ABSENT = object()
+
+
+def _is_state(table: dict[str, Any], owner: torch.nn.Module, value: Any) -> bool:
+    """Whether a changed entry of ``table`` is one that the runtime can set again at each call."""
+    if isinstance(value, torch.Tensor | bool | int | float | str | None):
+        return True
+    if any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(value)):
+        raise EscapedState(
+            f"a container with tensors was bound to an attribute of {type(owner).__name__}",
+            where=None,
+            remedy="return it, or keep each tensor in an attribute of its own",
+        )
+    return False
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version

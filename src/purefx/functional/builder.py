@@ -1,0 +1,239 @@
+"""Building a functional graph: nodes with the geometry, dtype and lazy bits that their values have at run time.
+
+A `Value` is a node together with what the tensor that it stands for looks like.  Geometry matters although the
+graph is functional: whether a ``view`` is allowed, and the strides of every result, depend on it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from purefx._torch import OpOverload, PythonReferenceAnalysis, ShapeEnv, resolve_op, sympy_interp
+from purefx.capture.recording import Region, map_tree
+from purefx.layout import Chain, Geometry, Step
+from purefx.layout import Permute
+
+aten = torch.ops.aten
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A tensor of the graph.  ``origin`` is the node that made its memory: a view has that of its base."""
+
+    node: fx.Node
+    geometry: Geometry
+    dtype: torch.dtype
+    conj: bool
+    neg: bool
+    origin: fx.Node
+
+
+@dataclass(slots=True, eq=False)
+class Builder:
+    """Appends nodes to ``graph``.  ``symbols`` maps each size symbol to the node that computes it."""
+
+    env: ShapeEnv
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    values: dict[fx.Node, Value] = field(default_factory=dict)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    symbols: dict[Any, fx.Node] = field(default_factory=dict)
+    lines: dict[fx.Node, str] = field(default_factory=dict)
+    line: str = ""
+
+    def placeholder(self, name: str, region: Region) -> Value:
+        """A graph input that looks like ``region``."""
+        node = self.graph.placeholder(name)
+        return self.fresh(node, region)
+
+    def symbol_placeholder(self, symbol: Any) -> fx.Node:
+        """A graph input that is the size ``symbol``."""
+        node = self.graph.placeholder(str(symbol))
+        self.symbols[symbol] = node
+        return node
+
+    def constant(self, tensor: torch.Tensor, region: Region) -> Value:
+        """A tensor that is part of the graph."""
+        name = f"constant_{len(self.constants)}"
+        self.constants[name] = tensor
+        return self.fresh(self.graph.get_attr(name), region)
+
+    def fresh(self, node: fx.Node, region: Region) -> Value:
+        """The value of ``node``, whose memory is its own and looks like ``region``."""
+        return self.value(node, region.geometry, region.dtype, (region.conj, region.neg), node)
+
+    def call(self, op: Callable[..., Any], args: Any, kwargs: Any = None) -> fx.Node:
+        """A call of ``op``; symbols among the arguments become nodes."""
+        node = self.graph.call_function(op, map_tree(self.lower, args), map_tree(self.lower, kwargs or {}))
+        if self.line:
+            self.lines[node] = self.line
+        return node
+
+    def item(self, node: fx.Node, position: int) -> fx.Node:
+        """Element ``position`` of the tuple or list ``node``."""
+        return self.call(operator.getitem, (node, position))
+
+    def lower(self, x: Any) -> Any:
+        """``x`` as an argument of a node: a value is its node, a symbol the nodes that compute it."""
+        if isinstance(x, Value):
+            return x.node
+        if not isinstance(x, _SYMBOLS):
+            return x
+        expression = x.node.expr
+        if expression.is_number:
+            return x.node.maybe_as_int() if isinstance(x, torch.SymInt) else type_of(x)(expression)
+        if expression in self.symbols:
+            return self.symbols[expression]
+        tracer = fx.proxy.GraphAppendingTracer(self.graph)
+        known = {s: fx.Proxy(self.symbols[s], tracer) for s in expression.free_symbols}
+        result = sympy_interp(PythonReferenceAnalysis, known, expression)
+        node = result.node if isinstance(result, fx.Proxy) else result
+        self.symbols[expression] = node
+        return node
+
+    def bind(self, node: fx.Node, geometry: Geometry) -> None:
+        """Remember sizes that are known only once ``node`` has run, e.g. the number of rows of ``nonzero``."""
+        for dim, size in enumerate(geometry.sizes):
+            if isinstance(size, torch.SymInt) and size.node.expr.is_symbol and size.node.expr not in self.symbols:
+                self.symbols[size.node.expr] = self.call(aten.sym_size.int, (node, dim))
+
+    def view(self, value: Value, step: Step) -> Value:
+        """The view ``step`` of ``value``."""
+        node = self.call(resolve_op(step.op), (value.node, *map(_as_list, step.arguments)))
+        dtype = getattr(step, "dtype", value.dtype)
+        return self.value(node, step.apply(value.geometry), dtype, (value.conj, value.neg), value.origin)
+
+    def chain(self, value: Value, chain: Chain) -> Value:
+        """The views ``chain`` of ``value``, one after another."""
+        for step in chain:
+            value = self.view(value, step)
+        return value
+
+    def view_call(self, value: Value, op: Callable[..., Any], args: Any, region: Region, geometry: Geometry) -> Value:
+        """A view by the operator ``op`` that looks like ``region`` with its own ``geometry``."""
+        node = self.call(op, args)
+        return self.value(node, geometry, region.dtype, (region.conj, region.neg), value.origin)
+
+    def with_geometry(self, value: Value, geometry: Geometry) -> Value:
+        """``value`` known to have another geometry than was assumed."""
+        return self.value(value.node, geometry, value.dtype, (value.conj, value.neg), value.origin)
+
+    def with_bits(self, value: Value, *, conj: bool, neg: bool) -> Value:
+        """The same numbers, lazily conjugated or negated as asked for."""
+        if value.conj != conj:
+            node = self.call(aten._conj_physical.default, (value.node,))
+            node = self.call(aten._conj.default, (node,)) if conj else self.call(aten.clone.default, (value.node,))
+            value = self.value(node, dense(value.geometry), value.dtype, (conj, value.neg), node)
+        if value.neg != neg:
+            node = self.call(aten.neg.default, (value.node,)) if neg else value.node
+            node = self.call(aten._neg_view.default if neg else aten.clone.default, (node,))
+            value = self.value(node, dense(value.geometry), value.dtype, (value.conj, neg), node)
+        return value
+
+    def cast(self, value: Value, dtype: torch.dtype, device: torch.device | None = None) -> Value:
+        """``value`` as another dtype, on another device if one is given."""
+        kwargs = {"dtype": dtype} if device is None else {"dtype": dtype, "device": device}
+        node = self.call(aten._to_copy.default, (value.node,), kwargs)
+        return self.value(node, dense(value.geometry), dtype, (False, False), node)
+
+    def laid_out(self, value: Value, wanted: Geometry) -> Value:
+        """A copy of ``value`` whose strides are in the order of those of ``wanted``, without gaps."""
+        order = stride_order(wanted)
+        back = tuple(sorted(range(len(order)), key=order.__getitem__))
+        turned = value if order == tuple(range(len(order))) else self.view(value, Permute(order))
+        node = self.call(aten.clone.default, (turned.node,), {"memory_format": torch.contiguous_format})
+        made = self.value(node, Geometry.contiguous(turned.geometry.sizes), value.dtype, (False, False), node)
+        return made if turned is value else self.view(made, Permute(back))
+
+    def strided_as(self, value: Value, wanted: Geometry, device: torch.device) -> Value:
+        """A copy of ``value`` in memory of its own with exactly the strides of ``wanted``, gaps included."""
+        if wanted.is_dense:
+            return self.with_geometry(self.laid_out(value, wanted), Geometry(wanted.sizes, wanted.strides, 0))
+        options = {"dtype": value.dtype, "device": device}
+        empty = self.call(aten.empty_strided.default, (list(wanted.sizes), list(wanted.strides)), options)
+        node = self.call(aten.copy.default, (empty, value.node))
+        geometry = Geometry(wanted.sizes, wanted.strides, 0)
+        return self.value(node, geometry, value.dtype, (False, False), node)
+
+    def copy(self, value: Value) -> Value:
+        """``value`` in memory of its own."""
+        node = self.call(aten.clone.default, (value.node,))
+        return self.value(node, dense(value.geometry), value.dtype, (False, False), node)
+
+    def value(
+        self, node: fx.Node, geometry: Geometry, dtype: torch.dtype, bits: tuple[bool, bool], origin: fx.Node
+    ) -> Value:
+        """The value of ``node``, whose memory was made by ``origin``."""
+        made = Value(node, geometry, dtype, *bits, origin)
+        self.values.setdefault(node, made)
+        return made
+
+
+def type_of(symbol: Any) -> type:
+    """The Python type of a symbolic number."""
+    return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(symbol)]
+
+
+def stride_order(geometry: Geometry) -> tuple[int, ...]:
+    """The dimensions of ``geometry``, widest stride first; equal ones keep their order."""
+    if not geometry.is_static:
+        return _symbolic_order(geometry)
+    return tuple(sorted(range(geometry.rank), key=lambda dim: -geometry.strides[dim]))
+
+
+def _symbolic_order(geometry: Geometry) -> tuple[int, ...]:
+    from_hint = [_hint(stride) for stride in geometry.strides]
+    return tuple(sorted(range(geometry.rank), key=lambda dim: -from_hint[dim]))
+
+
+def _hint(x: Any) -> int:
+    return x if isinstance(x, int) else (x.node.hint if x.node.has_hint() else 0)
+
+
+def dense(geometry: Geometry) -> Geometry:
+    """The geometry without gaps that new tensors get from operands with ``geometry``: same order of strides."""
+    if geometry.is_dense:
+        return Geometry(geometry.sizes, geometry.strides, 0)
+    order = stride_order(geometry)
+    packed = Geometry.contiguous(tuple(geometry.sizes[dim] for dim in order)).strides
+    strides = dict(zip(order, packed, strict=True))
+    return Geometry(geometry.sizes, tuple(strides[dim] for dim in range(geometry.rank)), 0)
+
+
+def fits(own: Geometry, wanted: Geometry) -> bool:
+    """Whether a tensor with geometry ``own`` can stand for one with geometry ``wanted`` inside a graph.
+
+    Operators see the same strides, or the same without the gaps: results and the views that are allowed agree.
+    """
+    return own.same_layout(wanted) or own.same_layout(dense(wanted))
+
+
+def run_on_meta(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[Geometry, torch.dtype]]:
+    """Geometry and dtype of the tensors that ``op`` returns for values among ``args``, in order."""
+
+    def stand_in(x: Any) -> Any:
+        if not isinstance(x, Value):
+            return x if x is not torch.device else "meta"
+        meta = torch.empty_strided(x.geometry.sizes, x.geometry.strides, dtype=x.dtype, device="meta")
+        return torch._conj(meta) if x.conj else meta
+
+    with torch.no_grad():
+        result = op(*map_tree(stand_in, tuple(args)), **map_tree(stand_in, kwargs))
+    found: list[tuple[Geometry, torch.dtype]] = []
+
+    def keep(x: Any) -> None:
+        if isinstance(x, torch.Tensor):
+            found.append((Geometry(tuple(x.shape), tuple(x.stride()), 0), x.dtype))
+
+    map_tree(keep, result)
+    return found
+
+
+def _as_list(x: Any) -> Any:
+    return list(x) if isinstance(x, tuple) else x

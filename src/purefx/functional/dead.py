@@ -1,0 +1,36 @@
+"""Dead code: nodes whose value nothing reads, in a graph where an unread value has no effect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from purefx._torch import OpOverload
+from purefx.operators import ALWAYS_KEPT, facts
+
+
+def without_dead_nodes(graph: fx.Graph, inputs: list[Any]) -> list[Any]:
+    """Erase unread nodes of ``graph``, and unread placeholders; returns the ``inputs`` that are left.
+
+    Requires a functional graph.  Random operators stay although nothing reads them: they move the generator on.
+    """
+    for node in reversed(graph.nodes):
+        if not node.users and node.op in ("call_function", "get_attr") and not has_effect(node):
+            graph.erase_node(node)
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    kept = []
+    for node, given in zip(placeholders, inputs, strict=True):
+        if node.users:
+            kept.append(given)
+        else:
+            graph.erase_node(node)
+    return kept
+
+
+def has_effect(node: fx.Node) -> bool:
+    """Whether running ``node`` matters although its value is not read."""
+    if not isinstance(node.target, OpOverload):
+        return False
+    known = facts(node.target)
+    return known.random or node.target in ALWAYS_KEPT or (known.custom and known.results == 0)

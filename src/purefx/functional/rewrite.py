@@ -1,0 +1,227 @@
+"""The pass from a recording to a functional graph.
+
+    x.add_(1)                       new_x = add(x, 1)
+    y = x[0]; y.mul_(2)             row = mul(select(new_x, 0, 0), 2)
+    return x.sum()                  sum(select_scatter(new_x, row, 0, 0))
+
+The graph's inputs are the roots of the caller's memory and the symbols that its sizes are made of; its outputs
+are, in this order: the written regions, the results, the bases that several results share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from purefx._torch import HigherOrderOperator
+from purefx.analysis.replay import Base, Fresh, Plain, Replay
+from purefx.capture.recording import Call, Constant, Effect, Operand, Region, Variable, map_tree
+from purefx.capture.session import Capture
+from purefx.functional.builder import Builder, Value
+from purefx.functional.contents import Content
+from purefx.functional.dead import without_dead_nodes
+from purefx.functional.memory import Memory
+from purefx.functional.roots import Root, infer_roots
+from purefx.functional.verify import check_functional
+from purefx.functional.writes import Writer
+from purefx.operators import READS_STORAGE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RootInput:
+    """A graph input: the memory of a root as it was before the call."""
+
+    name: str
+    root: Root
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SymbolInput:
+    """A graph input: a size symbol, whose value the prologue reads off the arguments."""
+
+    name: str
+    symbol: Any
+
+
+GraphInput = RootInput | SymbolInput
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WrittenOutput:
+    """A graph output: what ``region`` of ``root`` holds after the call."""
+
+    root: Root
+    region: Region
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResultOutput:
+    """A graph output: a result whose memory nobody else can reach."""
+
+    variable: Variable
+    region: Region
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BaseOutput:
+    """A graph output: memory made inside that several results show."""
+
+    variable: Variable
+    region: Region
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NumberOutput:
+    """A graph output: a number that the program read out of a tensor."""
+
+    symbol: Any
+
+
+GraphOutput = WrittenOutput | ResultOutput | BaseOutput | NumberOutput
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Functional:
+    """A functional graph with its signature; position i of ``inputs`` is placeholder i, likewise ``outputs``."""
+
+    graph: fx.Graph
+    constants: dict[str, torch.Tensor]
+    inputs: tuple[GraphInput, ...]
+    outputs: tuple[GraphOutput, ...]
+    values: dict[fx.Node, Value]
+    lines: dict[fx.Node, str]
+
+
+def functionalize(capture: Capture, replay: Replay) -> Functional:
+    """The functional graph of ``capture``, with the outputs that ``replay`` starts from."""
+    return _Rewriter(capture, replay).run()
+
+
+class _Rewriter:
+    def __init__(self, capture: Capture, replay: Replay) -> None:
+        self._capture = capture
+        self._replay = replay
+        self._builder = Builder(capture.env)
+        self._memory = Memory(self._builder, capture.recording)
+        self._writer = Writer(self._builder, self._memory)
+        self._roots: list[tuple[Root, Content]] = []
+        self._owned: set[fx.Node] = set()
+
+    def run(self) -> Functional:
+        inputs = self._begin()
+        for call in self._capture.recording:
+            self._builder.line = "" if call.where is None else str(call.where)
+            self._rewrite(call)
+        self._builder.line = ""
+        outputs = self._outputs()
+        self._builder.graph.output(tuple(node for _, node in outputs))
+        inputs = without_dead_nodes(self._builder.graph, inputs)
+        check_functional(self._builder.graph)
+        return Functional(
+            self._builder.graph, self._builder.constants, tuple(inputs), tuple(o for o, _ in outputs),
+            self._builder.values, self._builder.lines,
+        )  # fmt: skip
+
+    def _begin(self) -> list[GraphInput]:
+        inputs: list[GraphInput] = []
+        for symbol in self._symbols():
+            self._builder.symbol_placeholder(symbol)
+            inputs.append(SymbolInput(str(symbol), symbol))
+        roots = infer_roots(self._capture.recording, self._capture.inputs)
+        for i, root in enumerate(roots):
+            name = _identifier(root, i)
+            value = self._builder.placeholder(name, root.region)
+            self._owned.add(value.node)
+            self._roots.append((root, self._memory.begin(root.region, value)))
+            inputs.append(RootInput(name, root))
+        return inputs
+
+    def _symbols(self) -> list[Any]:
+        if not self._capture.dynamic:
+            return []
+        found: dict[Any, None] = {}
+        for known in self._capture.inputs:
+            geometry = known.before.geometry
+            for x in (*geometry.sizes, *geometry.strides, geometry.offset):
+                if isinstance(x, torch.SymInt):
+                    found.update(dict.fromkeys(sorted(x.node.expr.free_symbols, key=str)))
+        return list(found)
+
+    def _rewrite(self, call: Call) -> None:
+        for storage, before, after in call.resized:
+            self._memory.grow(storage, before, after)
+        if isinstance(call.op, HigherOrderOperator):
+            self._pure(call)
+        elif call.effect is Effect.WRITE:
+            self._writer.write(call)
+        elif call.effect is Effect.NONE or call.fresh:
+            self._pure(call)
+
+    def _pure(self, call: Call) -> None:
+        """A call that writes nothing: the same call on the present values of its operands."""
+        if call.args and isinstance(call.args[0], Constant):
+            value = self._builder.constant(call.args[0].value, call.outputs[0].region)
+            self._memory.define(call, [value])
+            return
+        if call.op in READS_STORAGE:
+            args, kwargs = map_tree(self._read_exactly, call.args), map_tree(self._read_exactly, call.kwargs)
+        else:
+            args, kwargs = self._memory.read_tree(call.args), self._memory.read_tree(call.kwargs)
+        node = self._builder.call(call.op, args, kwargs)
+        if isinstance(call.results, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            self._builder.symbols[call.results.node.expr] = node
+            return
+        alone = not isinstance(call.results, (list, tuple))
+        values = []
+        for i, output in enumerate(call.outputs):
+            if output.region.storage in call.fresh:
+                values.append(self._builder.fresh(node if alone else self._builder.item(node, i), output.region))
+        self._memory.define(call, values)
+
+    def _read_exactly(self, x: Any) -> Any:
+        if not isinstance(x, Operand):
+            return x
+        content = self._memory.content(x.region)
+        self._memory.read_exactly(content.region)
+        return self._memory.read_exactly(x.region)
+
+    def _outputs(self) -> list[tuple[GraphOutput, Any]]:
+        outputs: list[tuple[GraphOutput, Any]] = []
+        for root, content in self._roots:
+            for region in self._memory.written(content):
+                node = self._own(self._memory.read(region), keep_strides=False)
+                outputs.append((WrittenOutput(root, region), node))
+        hows = dict.fromkeys([*self._replay.results, *self._replay.rebound])
+        for variable, region in dict.fromkeys((h.variable, h.region) for h in hows if isinstance(h, Fresh)):
+            outputs.append((ResultOutput(variable, region), self._own(self._memory.read_exactly(region))))
+        for base in self._replay.bases:
+            region = self._base_region(base)
+            outputs.append((BaseOutput(base.variable, region), self._own(self._memory.read_exactly(region))))
+        for how in hows:
+            if isinstance(how, Plain) and isinstance(how.value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                outputs.append((NumberOutput(how.value), self._builder.lower(how.value)))
+        return outputs
+
+    def _base_region(self, base: Base) -> Region:
+        return base.region
+
+    def _own(self, value: Value, *, keep_strides: bool = True) -> fx.Node:
+        """The node of ``value``, or of a copy where an output or the caller already has its memory."""
+        if value.origin in self._owned or value.origin.op == "get_attr":
+            region_geometry = value.geometry
+            copied = self._builder.copy(value)
+            if keep_strides and not copied.geometry.same_layout(region_geometry):
+                copied = self._builder.strided_as(value, region_geometry, torch.device("cpu"))
+            value = copied
+        self._owned.add(value.origin)
+        return value.node
+
+
+def _identifier(root: Root, index: int) -> str:
+    if root.base is None:
+        return f"base_{index}"
+    name = "".join(c if c.isalnum() else "_" for c in root.base.name).strip("_")
+    return f"{name}_" if name[:1].isdigit() or not name else name

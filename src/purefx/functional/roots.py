@@ -1,0 +1,96 @@
+"""Which tensors of the caller share elements, and what stands for their memory in the functional graph.
+
+    a, b = x, x.view(-1)      a written      root: a (it includes b); b is a view op of a's new value
+    a, b = x[:3], x[1:]       a written      root: a synthetic base, elements 0 to 4 of the storage
+    a, b = x[::2], x[1::2]    a written      two roots: they share no element
+    a, b = x[:3], x[1:]       read only      two roots: nobody can tell
+
+The decision is taken after the recording, so it knows every region that the program reads or writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from purefx.capture.recording import Effect, Recording, Region, Storage
+from purefx.capture.session import Input
+from purefx.functional.regions import disjoint, includes
+from purefx.layout import Geometry
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Root:
+    """Memory of the caller that the graph takes as one input.
+
+    ``base`` is the member that includes all others, or None: then a synthetic base with ``region`` is made up.
+    """
+
+    region: Region
+    base: Input | None
+    members: tuple[Input, ...]
+    written: bool
+
+
+def infer_roots(recording: Recording, inputs: Sequence[Input]) -> tuple[Root, ...]:
+    """The roots of all inputs, in the order of their first member."""
+    by_storage: dict[Storage, list[Input]] = {}
+    for known in inputs:
+        by_storage.setdefault(known.before.storage, []).append(known)
+    writes = written_regions(recording)
+    roots: list[Root] = []
+    for storage, members in by_storage.items():
+        roots.extend(_storage_roots(members, list(recording.regions[storage]), writes.get(storage, [])))
+    return tuple(roots)
+
+
+def written_regions(recording: Recording) -> dict[Storage, list[Region]]:
+    """The regions whose elements some call changes, by storage; a resized storage counts as a whole."""
+    found: dict[Storage, dict[Region, None]] = {}
+    for call in recording:
+        if call.effect in (Effect.WRITE, Effect.STORAGE):
+            for operand in call.written:
+                found.setdefault(operand.region.storage, {})[operand.region] = None
+        for storage, _, _ in call.resized:
+            found.setdefault(storage, {}).update(dict.fromkeys(recording.regions[storage]))
+    return {storage: list(regions) for storage, regions in found.items()}
+
+
+def _storage_roots(members: list[Input], regions: list[Region], writes: list[Region]) -> Iterable[Root]:
+    shown = list(dict.fromkeys(m.before for m in members))
+    strays = [r for r in regions if not r.geometry.is_empty and not any(includes(s, r) for s in shown)]
+    for group, stray in _merged(shown, strays, writes):
+        inside = tuple(m for m in members if m.before in group)
+        everything = [*group, *stray]
+        base = next((m for m in inside if all(includes(m.before, r) for r in everything)), None)
+        region = base.before if base is not None else _hull(everything)
+        yield Root(region, base, inside, any(not disjoint(region, w) for w in writes))
+
+
+def _merged(
+    shown: list[Region], strays: list[Region], writes: list[Region]
+) -> Iterable[tuple[list[Region], list[Region]]]:
+    """Groups of regions that must share a root: they overlap and one is written, or a stray region meets them."""
+    groups: list[tuple[list[Region], list[Region]]] = []
+    for region, is_stray in [*((s, True) for s in strays), *((s, False) for s in shown)]:
+        joined: tuple[list[Region], list[Region]] = ([], [region]) if is_stray else ([region], [])
+        kept = []
+        for group in groups:
+            others = [*group[0], *group[1]]
+            touching = any(not disjoint(region, o) for o in others)
+            written = any(not disjoint(w, r) for w in writes for r in [region, *others])
+            if touching and (written or is_stray or group[1]):
+                joined = (group[0] + joined[0], group[1] + joined[1])
+            else:
+                kept.append(group)
+        groups = [*kept, joined]
+    return [g for g in groups if g[0]]
+
+
+def _hull(regions: list[Region]) -> Region:
+    """The shortest run of memory that holds all ``regions``, as elements of their smallest dtype."""
+    smallest = min(regions, key=lambda r: r.dtype.itemsize)
+    unit = smallest.dtype.itemsize
+    spans = [(low * r.dtype.itemsize // unit, high * r.dtype.itemsize // unit) for r in regions for low, high in [r.geometry.span()]]
+    low, high = min(s for s, _ in spans), max(e for _, e in spans)
+    return Region(smallest.storage, Geometry((high - low,), (1,), low), smallest.dtype)

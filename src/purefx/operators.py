@@ -1,0 +1,165 @@
+"""Facts about operators, read from their schemas; by hand only what a schema cannot say.
+
+    facts(aten.add_.Tensor).written           ("self",)
+    functional_twin(aten.add_.Tensor)         aten.add.Tensor
+    functional_twin(aten.topk.values)         aten.topk.default
+
+A fact is looked up by overload, never by a part of its name, except where PyTorch itself pairs operators by
+name: the functional twin of ``foo_`` is the ``foo`` with the same arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from purefx._torch import OpOverload, find_overload, overload_packet, schema_of
+
+aten = torch.ops.aten
+
+OVERWRITES: dict[OpOverload, str] = {
+    aten.copy_.default: "copy",
+    aten.fill_.Scalar: "fill",
+    aten.fill_.Tensor: "fill",
+    aten.zero_.default: "zero",
+}
+"""In-place operators whose result does not depend on what they write over, and the kind of their source."""
+
+READS_STORAGE: frozenset[OpOverload] = frozenset(
+    {aten.as_strided_copy.default, aten.as_strided_scatter.default, aten.as_strided.default}
+)
+"""Operators that read elements of the storage which their operand does not show."""
+
+ALWAYS_KEPT: frozenset[OpOverload] = frozenset(
+    {
+        aten._assert_async.default,
+        aten._assert_async.msg,
+        aten._assert_scalar.default,
+        aten.sym_constrain_range.default,
+        aten.sym_constrain_range_for_size.default,
+    }
+)
+"""Operators without results that matter although nothing reads them."""
+
+@dataclass(frozen=True, slots=True)
+class HiddenWrite:
+    """A write that the schema does not declare: it happens only where the argument ``condition`` is true."""
+
+    written: tuple[str, ...]
+    condition: str
+    twin: OpOverload
+
+
+HIDDEN_WRITES: dict[OpOverload, HiddenWrite] = {
+    aten.native_batch_norm.default: HiddenWrite(
+        ("running_mean", "running_var"), "training", aten._native_batch_norm_legit_functional.default
+    )
+}
+"""Operators older than alias annotations, which write all the same."""
+
+BUILT_IN = frozenset({"aten", "prims", "prim", "inductor", "quantized", "mkldnn", "_c10d_functional"})
+"""Namespaces whose schemas are trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a schema says: the names of the written arguments, the kind of write, and the number of results."""
+
+    written: tuple[str, ...]
+    writes_geometry: bool
+    random: bool
+    out: bool
+    custom: bool
+    results: int
+
+
+def resizes_storage(op: Any) -> bool:
+    """Whether ``op`` frees or grows the storage of its operand; its schema does not say that it writes."""
+    return str(op) == "inductor.resize_storage_bytes_.default"
+
+
+def is_written(argument: Any) -> bool:
+    """Whether the alias annotation of a schema's argument says that the operator writes to it."""
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+@cache
+def facts(op: OpOverload) -> Facts:
+    """The facts of ``op``, from its schema and its tags."""
+    schema = schema_of(op)
+    hidden = HIDDEN_WRITES[op].written if op in HIDDEN_WRITES else ()
+    arguments = [a for a in schema.arguments if is_written(a) or a.name in hidden]
+    return Facts(
+        written=tuple(a.name for a in arguments),
+        writes_geometry=torch.Tag.inplace_view in op.tags,
+        random=torch.Tag.nondeterministic_seeded in op.tags,
+        out=bool(arguments) and any(a.is_out for a in arguments),
+        custom=op.namespace not in BUILT_IN,
+        results=len(schema.returns),
+    )
+
+
+def argument(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
+    """The value of the argument ``name`` in a call of ``op``; None where it was left to its default."""
+    if name in kwargs:
+        return kwargs[name]
+    position = positions(op)[name]
+    return args[position] if position < len(args) else None
+
+
+@cache
+def positions(op: OpOverload) -> dict[str, int]:
+    """Where each argument of ``op`` stands."""
+    return {a.name: i for i, a in enumerate(schema_of(op).arguments)}
+
+
+def signature(op: OpOverload, skip: frozenset[str] = frozenset()) -> list[tuple[str, str]]:
+    """Names and types of the arguments of ``op``, less those in ``skip``."""
+    return [(a.name, str(a.type)) for a in schema_of(op).arguments if a.name not in skip]
+
+
+def is_pure(op: OpOverload) -> bool:
+    """Whether the schema of ``op`` neither writes nor aliases."""
+    schema = schema_of(op)
+    return all(a.alias_info is None for a in schema.arguments) and all(r.alias_info is None for r in schema.returns)
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """A functional operator that computes what another one writes.
+
+    ``kept`` counts the results that the writing operator returns too; the new values of its written arguments
+    come after them, in the order of its arguments.
+    """
+
+    op: OpOverload
+    kept: int
+
+
+@cache
+def functional_twin(op: OpOverload) -> Twin | None:
+    """The functional operator with the arguments of ``op`` (an ``out`` argument left off), if there is one."""
+    known = facts(op)
+    if op in HIDDEN_WRITES:
+        return Twin(HIDDEN_WRITES[op].twin, kept=known.results)
+    name = schema_of(op).name.split("::")[1]
+    wanted = signature(op, frozenset(known.written) if known.out else frozenset())
+    stem = name[:-1] if name.endswith("_") and not name.startswith("__") else name
+    for candidate_name in dict.fromkeys((stem, f"{name}_functional", f"{stem}_functional")):
+        packet = overload_packet(op, candidate_name)
+        for overload in packet.overloads() if packet is not None else ():
+            twin = find_overload(packet, overload)
+            if twin is not None and _computes(twin, op, known, wanted):
+                fresh = sum(r.alias_info is None for r in schema_of(op).returns)
+                return Twin(twin, kept=fresh)
+    return None
+
+
+def _computes(twin: OpOverload, op: OpOverload, known: Facts, wanted: list[tuple[str, str]]) -> bool:
+    if twin is op or not is_pure(twin) or signature(twin) != wanted:
+        return False
+    fresh = sum(r.alias_info is None for r in schema_of(op).returns)
+    return len(schema_of(twin).returns) == fresh + len(known.written)

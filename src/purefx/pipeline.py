@@ -1,0 +1,68 @@
+"""The pipeline from a call to a callable: capture, analysis, functional graph, backend, wrapper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from purefx.analysis.gradients import check_no_gradients
+from purefx.analysis.replay import Replay, infer_replay
+from purefx.capture.session import Capture, capture
+from purefx.errors import BackendFailed
+from purefx.functional.rewrite import Functional, functionalize
+from purefx.runtime.wrapper import Wrapper, build_wrapper
+
+Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
+"""A compiler: takes the functional graph and example inputs, returns a callable with the graph's signature."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stages:
+    """What each stage made of one call, in order."""
+
+    capture: Capture
+    replay: Replay
+    functional: Functional
+
+
+def run_stages(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool) -> Stages:
+    """Capture a call of ``function`` and make its functional graph; the arguments are only read."""
+    captured = capture(function, args, kwargs, dynamic=dynamic)
+    replay = infer_replay(captured)
+    check_no_gradients(captured, replay)
+    return Stages(captured, replay, functionalize(captured, replay))
+
+
+def graph_module(stages: Stages) -> fx.GraphModule:
+    """The functional graph as a module; ``meta['val']`` of each input is a fake tensor of its geometry."""
+    functional = stages.functional
+    return fx.GraphModule(dict(functional.constants), functional.graph, class_name="functional")
+
+
+def build(stages: Stages, run_graph: Callable[..., Any]) -> Wrapper:
+    """The wrapper that runs ``run_graph`` in the place of the functional graph."""
+    return build_wrapper(stages.capture, stages.replay, stages.functional, run_graph)
+
+
+def compile_graph(module: fx.GraphModule, backend: Backend | None, examples: list[Any]) -> Callable[..., Any]:
+    """``module`` as compiled by ``backend``; BackendFailed if that raises or returns no callable."""
+    if backend is None:
+        return module.forward
+    try:
+        compiled = backend(module, examples)
+    except Exception as error:
+        raise BackendFailed(f"the backend {_name(backend)} raised {type(error).__name__}: {error}") from error
+    if not callable(compiled):
+        raise BackendFailed(f"the backend {_name(backend)} returned {type(compiled).__name__}, which cannot be called")
+    return compiled
+
+
+def _name(backend: Any) -> str:
+    return getattr(backend, "__name__", type(backend).__name__)
+
+
+__all__ = ["Backend", "Stages", "build", "compile_graph", "graph_module", "run_stages", "torch"]

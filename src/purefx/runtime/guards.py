@@ -1,0 +1,193 @@
+"""The specialisation of a compiled function: what must hold of a call so that a capture may be used for it.
+
+Each condition is a line of generated source over the call's leaves; ``matches`` is their conjunction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from purefx._torch import ShapeEnv
+from purefx.capture.arguments import Held, Leaf, ModuleState
+from purefx.capture.session import Capture, Input
+from purefx.layout import Geometry
+from purefx.operators import READS_STORAGE, aten
+from purefx.runtime.spelling import Speller
+from purefx.runtime.support import same_value, sharing
+
+READS_OFFSETS = READS_STORAGE | {aten.as_strided_.default, aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
+"""Operators whose arguments count from the start of the storage."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModuleGuard:
+    """The state of a module that a capture depends on: training flags, submodules, hooks, names of tensors."""
+
+    owners: tuple[torch.nn.Module, ...]
+    state: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, modules: list[torch.nn.Module]) -> ModuleGuard:
+        """The guard of ``modules`` and all modules in them, as they are now."""
+        owners = tuple(dict.fromkeys(owner for module in modules for owner in module.modules()))
+        return cls(owners, tuple(map(_module_state, owners)))
+
+    def holds(self) -> bool:
+        """Whether all modules are as they were."""
+        return all(_module_state(owner) == state for owner, state in zip(self.owners, self.state, strict=True))
+
+
+def _module_state(module: torch.nn.Module) -> tuple[Any, ...]:
+    return (
+        module.training,
+        tuple(map(id, module._modules.values())),
+        tuple(module._parameters),
+        tuple(module._buffers),
+        len(module._forward_hooks),
+        len(module._forward_pre_hooks),
+    )
+
+
+def spell_sources(capture: Capture, speller: Speller, names: dict[Input, str]) -> Iterator[str]:
+    """Statements that fetch the tensors which are not among the leaves."""
+    for known in capture.inputs:
+        source = known.sources[0]
+        match source:
+            case Leaf():
+                continue
+            case ModuleState(table, key, name):
+                yield f"{names[known]} = {speller.name('state_of_' + name.rpartition('.')[0], table)}.get({key!r})"
+            case Held(tensor, cell, _) if cell is None:
+                yield f"{names[known]} = {speller.name('held', tensor)}"
+            case Held(_, cell, _):
+                yield f"{names[known]} = {speller.name('cell', cell)}.cell_contents"
+
+
+def spell_conditions(capture: Capture, speller: Speller, names: dict[Input, str], leaves: list[str]) -> Iterator[str]:
+    """Everything that must hold, cheapest and most telling first."""
+    grad, inference = speller.name("is_grad_enabled", torch.is_grad_enabled), "torch.is_inference_mode_enabled()"
+    yield f"{grad}() is {capture.grad_before}"
+    if capture.inference:
+        yield inference
+    for name, leaf in zip(leaves, capture.flat.leaves, strict=True):
+        if not isinstance(leaf, torch.Tensor):
+            yield _plain_condition(name, leaf, speller)
+    offsets = any(call.op in READS_OFFSETS for call in capture.recording)
+    for known in capture.inputs:
+        yield from _tensor_conditions(names[known], known, speller, offsets=offsets)
+        yield from _source_conditions(names[known], known, speller, leaves)
+    yield from _sharing_conditions(capture, speller, names)
+    yield from _ambient_conditions(speller)
+    modules = [module for _, module in capture.modules]
+    if modules:
+        yield f"{speller.name('modules', ModuleGuard.of(modules))}.holds()"
+
+
+def _ambient_conditions(speller: Speller) -> Iterator[str]:
+    enabled = torch.is_autocast_enabled("cpu")
+    yield f"torch.is_autocast_enabled('cpu') is {enabled}"
+    yield f"torch.get_default_dtype() is {speller.literal(torch.get_default_dtype())}"
+
+
+def _plain_condition(name: str, leaf: Any, speller: Speller) -> str:
+    if leaf is None or isinstance(leaf, bool | torch.dtype | torch.device | torch.nn.Module | type) or callable(leaf):
+        return f"{name} is {speller.literal(leaf)}" if not isinstance(leaf, torch.device) else f"{name} == {speller.literal(leaf)}"
+    if type(leaf) in (int, str):
+        return f"type({name}) is {type(leaf).__name__} and {name} == {leaf!r}"
+    return f"{speller.name('same_value', same_value)}({name}, {speller.literal(leaf)})"
+
+
+def _tensor_conditions(name: str, known: Input, speller: Speller, *, offsets: bool) -> Iterator[str]:
+    tensor, geometry = known.tensor, known.before.geometry
+    yield f"type({name}) is {speller.name(type(tensor).__name__, type(tensor))}"
+    yield f"{name}.dtype is {speller.literal(tensor.dtype)}"
+    if tensor.device.type != "cpu":
+        yield f"{name}.device == {speller.literal(tensor.device)}"
+    else:
+        yield f"{name}.is_cpu"
+    if geometry.is_static:
+        yield f"{name}.shape == {speller.literal(tuple(geometry.sizes))}"
+        yield f"{name}.stride() == {speller.literal(tuple(geometry.strides))}"
+        if offsets:
+            yield f"{name}.storage_offset() == {geometry.offset}"
+    yield f"{name}.requires_grad is {tensor.requires_grad}"
+    if tensor.is_inference():
+        yield f"{name}.is_inference()"
+    if tensor.dtype.is_complex:
+        yield f"{name}.is_conj() is {tensor.is_conj()}"
+    if tensor.is_neg():
+        yield f"{name}.is_neg()"
+
+
+def _source_conditions(name: str, known: Input, speller: Speller, leaves: list[str]) -> Iterator[str]:
+    for source in known.sources:
+        match source:
+            case Leaf(index) if leaves[index] != name:
+                yield f"{leaves[index]} is {name}"
+            case ModuleState(table, key, path) if source is not known.sources[0]:
+                yield f"{speller.name('state_of_' + path.rpartition('.')[0], table)}.get({key!r}) is {name}"
+            case Held(tensor, cell, _) if cell is not None:
+                yield f"{speller.name('cell', cell)}.cell_contents is {speller.name('held', tensor)}"
+            case _:
+                continue
+
+
+def _sharing_conditions(capture: Capture, speller: Speller, names: dict[Input, str]) -> Iterator[str]:
+    if len(capture.inputs) < 2:
+        return
+    pattern = sharing([known.tensor for known in capture.inputs])
+    tensors = ", ".join(names[known] for known in capture.inputs)
+    if len({group for group, _ in pattern}) == len(pattern):
+        yield f"{speller.name('distinct_storages', distinct_storages)}({tensors})"
+    else:
+        yield f"{speller.name('sharing', sharing)}(({tensors})) == {pattern!r}"
+
+
+def distinct_storages(*tensors: torch.Tensor) -> bool:
+    """Whether no two of ``tensors`` share storage."""
+    return len({t.untyped_storage()._cdata for t in tensors}) == len(tensors)
+
+
+def spell_symbols(capture: Capture, names: dict[Input, str]) -> dict[Any, str]:
+    """For each size symbol of a dynamic capture, the expression that reads it off an argument."""
+    found: dict[Any, str] = {}
+    for known in capture.inputs:
+        geometry = known.before.geometry
+        for dim, size in enumerate(geometry.sizes):
+            _note(found, size, f"{names[known]}.shape[{dim}]")
+    for known in capture.inputs:
+        geometry = known.before.geometry
+        for dim, stride in enumerate(geometry.strides):
+            _note(found, stride, f"{names[known]}.stride({dim})")
+        _note(found, geometry.offset, f"{names[known]}.storage_offset()")
+    return found
+
+
+def _note(found: dict[Any, str], x: Any, expression: str) -> None:
+    if isinstance(x, torch.SymInt) and x.node.expr.is_symbol:
+        found.setdefault(x.node.expr, expression)
+
+
+def spell_geometries(capture: Capture, speller: Speller, names: dict[Input, str]) -> Iterator[str]:
+    """Conditions on the geometry of arguments in terms of the symbols, and those that the capture relied on."""
+    for known in capture.inputs:
+        geometry: Geometry = known.before.geometry
+        if geometry.is_static:
+            continue
+        yield f"{names[known]}.shape == {speller.literal(tuple(geometry.sizes))}"
+        yield f"{names[known]}.stride() == {speller.literal(tuple(geometry.strides))}"
+    yield from spell_relations(capture.env, speller)
+
+
+def spell_relations(env: ShapeEnv, speller: Speller) -> Iterator[str]:
+    """The relations among sizes that decided what the capture saw."""
+    for guard in dict.fromkeys(g.expr for g in env.guards):
+        if guard.free_symbols:
+            yield speller.expression(guard)
+    for symbol, bounds in env.var_to_range.items():
+        if symbol in speller.symbols and bounds.lower.is_number and bounds.lower > 0:
+            yield f"{speller.expression(symbol)} >= {int(bounds.lower)}"

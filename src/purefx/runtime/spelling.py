@@ -1,0 +1,111 @@
+"""How calls are spelled in generated source: ``x.select(0, 1)``, not ``torch.ops.aten.select.int(x, 0, 1)``.
+
+Rule: a spelling runs the very operator that was recorded, so that autograd records the very node.  What has no
+such spelling is called by its overload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from purefx._torch import PythonPrinter
+from purefx.capture.recording import Call, swap_data
+from purefx.operators import aten
+
+METHODS: dict[Any, str] = {
+    aten.as_strided.default: "as_strided",
+    aten.as_strided_.default: "as_strided_",
+    aten.detach.default: "detach",
+    aten.diagonal.default: "diagonal",
+    aten.expand.default: "expand",
+    aten.permute.default: "permute",
+    aten.resize_.default: "resize_",
+    aten.select.int: "select",
+    aten.set_.source_Tensor: "set_",
+    aten.split.Tensor: "split",
+    aten.split_with_sizes.default: "split_with_sizes",
+    aten.squeeze.default: "squeeze",
+    aten.squeeze.dim: "squeeze",
+    aten.squeeze.dims: "squeeze",
+    aten.squeeze_.default: "squeeze_",
+    aten.squeeze_.dim: "squeeze_",
+    aten.t.default: "t",
+    aten.t_.default: "t_",
+    aten.transpose.int: "transpose",
+    aten.transpose_.default: "transpose_",
+    aten.unbind.int: "unbind",
+    aten.unfold.default: "unfold",
+    aten.unsqueeze.default: "unsqueeze",
+    aten.unsqueeze_.default: "unsqueeze_",
+    aten.view.default: "view",
+    aten.view.dtype: "view",
+}
+FUNCTIONS: dict[Any, str] = {aten.view_as_real.default: "view_as_real", aten.view_as_complex.default: "view_as_complex"}
+
+
+class Speller:
+    """Spells calls; objects that source cannot write down get a name in ``namespace``."""
+
+    def __init__(self, symbols: dict[Any, str]) -> None:
+        self.namespace: dict[str, Any] = {"torch": torch}
+        self.symbols = symbols
+
+    def call(self, call: Call, spell: Callable[[Any], str]) -> str:
+        """The expression that runs ``call``, its operands spelled by ``spell``."""
+        args = [spell(x) for x in call.args]
+        kwargs = [f"{name}={spell(x)}" for name, x in call.kwargs.items()]
+        if call.op is swap_data:
+            return f"{args[0]}.data = {args[1]}"
+        if call.op is aten.slice.Tensor and not call.kwargs:
+            narrowed = self._narrow(call, args)
+            if narrowed is not None:
+                return narrowed
+        if call.op in METHODS:
+            return f"{args[0]}.{METHODS[call.op]}({', '.join([*args[1:], *kwargs])})"
+        name = self.name(str(call.op), call.op)
+        return f"{name}({', '.join([*args, *kwargs])})"
+
+    def name(self, wanted: str, value: Any) -> str:
+        """A name for ``value`` in the namespace of the source."""
+        base = "".join(c if c.isalnum() else "_" for c in wanted).strip("_") or "value"
+        name, number = base, 1
+        while name in self.namespace and self.namespace[name] is not value:
+            number += 1
+            name = f"{base}_{number}"
+        self.namespace[name] = value
+        return name
+
+    def literal(self, x: Any) -> str:
+        """``x`` as source."""
+        if isinstance(x, (list, tuple)):
+            items = [self.literal(i) for i in x]
+            inside = ", ".join(items)
+            if isinstance(x, list):
+                return f"[{inside}]"
+            return f"({inside},)" if len(items) == 1 else f"({inside})"
+        if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self.expression(x.node.expr)
+        if x is None or type(x) in (bool, int, str):
+            return repr(x)
+        if isinstance(x, float) and x == x and abs(x) != float("inf"):
+            return repr(x)
+        if isinstance(x, (torch.dtype, torch.memory_format, torch.layout)):
+            return repr(x)
+        return self.name(type(x).__name__.lower(), x)
+
+    def expression(self, expression: Any) -> str:
+        """A size expression as source."""
+        if expression in self.symbols:
+            return self.symbols[expression]
+        return str(PythonPrinter().doprint(expression))
+
+    def _narrow(self, call: Call, args: list[str]) -> str | None:
+        """A slice with step 1 as ``narrow``, which runs the same ``aten.slice``."""
+        dim, start, stop, step = (*call.args[1:], *(0, None, None, 1)[len(call.args) - 1 :])[:4]
+        size = call.operands[0].region.geometry.sizes[dim]
+        if not all(isinstance(x, int) for x in (start, stop, size)) or step != 1 or start < 0 or stop < start:
+            return None
+        return f"{args[0]}.narrow({dim}, {start}, {min(stop, size) - start})"

@@ -1,0 +1,39 @@
+"""What generated wrappers call: functions that are the same for every program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from purefx._torch import storage_key
+
+
+def sharing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
+    """Which of ``tensors`` share storage: for each the first that it shares with, and its byte offset from that."""
+    first: dict[int, tuple[int, int]] = {}
+    pattern = []
+    for i, tensor in enumerate(tensors):
+        start = tensor.storage_offset() * tensor.itemsize
+        group, origin = first.setdefault(storage_key(tensor), (i, start))
+        pattern.append((group, start - origin))
+    return tuple(pattern)
+
+
+def count_writes(tensor: torch.Tensor, version: int) -> None:
+    """Bring the version counter of ``tensor`` to ``version``: eager counts each write, the epilogue writes once."""
+    while tensor._version < version:
+        torch.autograd.graph.increment_version(tensor)
+
+
+def same_value(given: Any, captured: Any) -> bool:
+    """Whether a plain argument is the one that the program was specialised on."""
+    if type(given) is not type(captured):
+        return False
+    if isinstance(captured, float):
+        return math.copysign(1.0, given) == math.copysign(1.0, captured) and (
+            given == captured or (math.isnan(given) and math.isnan(captured))
+        )
+    return bool(given == captured)

@@ -1,0 +1,31 @@
+"""Programs nobody thought of: what purefx makes of them cannot be told from eager."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import purefx
+from tests.programs.generate import programs, seeded_programs
+from tests.programs.program import Program
+from tests.support.oracle import assert_same_as_eager
+
+CHUNK = 50
+
+
+@pytest.mark.parametrize("start", range(0, 500, CHUNK))
+def test_random_programs_cannot_be_told_from_eager(start: int) -> None:
+    for _, program in seeded_programs(range(start, start + CHUNK)):
+        assert_same_as_eager(program.function, program.make_arguments, system=purefx.compile)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(programs())
+def test_drawn_programs_cannot_be_told_from_eager(program: Program) -> None:
+    assert_same_as_eager(program.function, program.make_arguments, system=purefx.compile)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(programs(grad=True))
+def test_drawn_programs_with_gradients_cannot_be_told_from_eager(program: Program) -> None:
+    assert_same_as_eager(program.function, program.make_arguments, system=purefx.compile)

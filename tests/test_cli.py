@@ -1,0 +1,176 @@
+"""The command line on small files: its exit codes and what it prints."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from purefx.cli import app
+
+WRITES_ITS_ARGUMENT = """
+import torch
+
+def accumulate(total, x):
+    total.add_(x)
+    return total.view(-1)
+
+def accumulate_arguments():
+    return torch.zeros(2, 3), torch.ones(3)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "program.py"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def assert_no_verdict(result: Result, *parts: str) -> None:
+    """Exit code 2, nothing on standard output, and a message that holds every part."""
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    for part in parts:
+        assert part in result.stderr
+
+
+def test_check_of_a_faithful_program_ends_with_0(file: Path) -> None:
+    file.write_text(WRITES_ITS_ARGUMENT)
+    result = run("check", f"{file}:accumulate")
+    assert result.exit_code == 0, result.output
+    assert "same as eager" in result.stdout
+
+
+def test_check_of_a_program_with_python_state_ends_with_1(file: Path) -> None:
+    file.write_text(
+        "import torch\n"
+        "calls = []\n"
+        "def count(x):\n"
+        "    calls.append(x.shape)\n"
+        "    return x + len(calls)\n"
+        "def make_arguments():\n"
+        "    return torch.zeros(2)\n"
+    )
+    result = run("check", f"{file}:count")
+    assert result.exit_code == 1, result.output
+    assert "differs from eager" in result.stdout
+
+
+def test_explain_prints_the_contract_and_the_pure_graph(file: Path) -> None:
+    file.write_text(WRITES_ITS_ARGUMENT)
+    result = run("explain", f"{file}:accumulate")
+    assert result.exit_code == 0, result.output
+    assert "total" in result.stdout
+    assert "def " in result.stdout
+
+
+def test_explain_without_graph_prints_less(file: Path) -> None:
+    file.write_text(WRITES_ITS_ARGUMENT)
+    whole = run("explain", f"{file}:accumulate")
+    contract = run("explain", f"{file}:accumulate", "--no-graph")
+    assert contract.exit_code == 0, contract.output
+    assert whole.stdout.startswith(contract.stdout)
+    assert len(contract.stdout) < len(whole.stdout)
+
+
+def test_piped_output_has_no_control_sequences(file: Path) -> None:
+    file.write_text(WRITES_ITS_ARGUMENT)
+    result = run("explain", f"{file}:accumulate")
+    assert "\x1b" not in result.output
+    assert result.stderr == ""
+
+
+def test_a_module_instance_is_a_target(file: Path) -> None:
+    file.write_text(
+        "import torch\n"
+        "norm = torch.nn.BatchNorm1d(3).requires_grad_(False)\n"
+        "def norm_arguments():\n"
+        "    return torch.randn(4, 3)\n"
+    )
+    result = run("check", f"{file}:norm")
+    assert result.exit_code == 0, result.output
+
+
+def test_arguments_are_made_by_the_function_that_the_user_names(file: Path) -> None:
+    file.write_text(WRITES_ITS_ARGUMENT.replace("accumulate_arguments", "two_matrices"))
+    assert_no_verdict(run("check", f"{file}:accumulate"), "accumulate_arguments()", "make_arguments()")
+    result = run("check", f"{file}:accumulate", "--arguments", "two_matrices")
+    assert result.exit_code == 0, result.output
+
+
+def test_a_refused_program_ends_with_2_and_says_where(file: Path) -> None:
+    file.write_text(
+        "import torch\n"
+        "def clip(x):\n"
+        "    if x.sum() > 1:\n"
+        "        return x / 2\n"
+        "    return x\n"
+        "def make_arguments():\n"
+        "    return torch.ones(3)\n"
+    )
+    assert_no_verdict(run("check", f"{file}:clip"), "program.py", "3", "instead")
+    assert_no_verdict(run("explain", f"{file}:clip"), "program.py", "3", "instead")
+
+
+def test_an_error_of_the_arguments_function_keeps_its_traceback(file: Path) -> None:
+    file.write_text("def f(x): return x\ndef make_arguments(): return 1 / 0\n")
+    result = run("explain", f"{file}:f")
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+    assert "ZeroDivisionError" in result.stderr
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    assert_no_verdict(run("check", f"{tmp_path}/absent.py:f"), "there is no file", "absent.py")
+
+
+def test_a_missing_function_is_named_beside_those_there_are(file: Path) -> None:
+    file.write_text(WRITES_ITS_ARGUMENT)
+    assert_no_verdict(
+        run("check", f"{file}:absent"), "no function absent", "accumulate, accumulate_arguments"
+    )
+
+
+@pytest.mark.parametrize("target", ["program.py", "program.py:", "program.py:a.b", "f"])
+def test_a_target_without_a_function_is_refused_with_the_form_to_use(target: str) -> None:
+    assert_no_verdict(run("check", target), "FILE.py:function")
+
+
+def test_a_file_that_is_not_python_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("f")
+    assert_no_verdict(run("check", f"{tmp_path}/notes.txt:f"), "not a Python file")
+
+
+def test_a_class_is_not_a_target(file: Path) -> None:
+    file.write_text("class Net: pass\n")
+    assert_no_verdict(run("check", f"{file}:Net"), "the class Net", "nn.Module instance")
+
+
+def test_a_file_that_cannot_be_loaded_is_refused_with_the_line(file: Path) -> None:
+    file.write_text("import sys\nimport there_is_no_such_module\n")
+    assert_no_verdict(run("check", f"{file}:f"), "there_is_no_such_module", "program.py:2")
+
+
+def test_an_unknown_option_is_bad_usage() -> None:
+    assert run("check", "--no-such-option").exit_code == 2
+
+
+def test_a_file_imports_its_neighbours_and_the_path_stays_as_it_was(file: Path) -> None:
+    (file.parent / "a_neighbour_of_the_program.py").write_text("import torch\nONE = torch.ones(2)\n")
+    file.write_text(
+        "from a_neighbour_of_the_program import ONE\n"
+        "def double(x):\n"
+        "    return x * 2\n"
+        "def make_arguments():\n"
+        "    return ONE\n"
+    )
+    before = list(sys.path)
+    result = run("check", f"{file}:double")
+    assert result.exit_code == 0, result.output
+    assert sys.path == before
