@@ -163,3 +163,10 @@ def _computes(twin: OpOverload, op: OpOverload, known: Facts, wanted: list[tuple
         return False
     fresh = sum(r.alias_info is None for r in schema_of(op).returns)
     return len(schema_of(twin).returns) == fresh + len(known.written)
+
+
+def missing_defaults(op: OpOverload, twin: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The defaults of ``op`` for positional arguments that ``twin`` has no default for (``bernoulli_(p=0.5)``)."""
+    defaults = {a.name: a.default_value for a in schema_of(op).arguments if a.has_default_value()}
+    wanted = [a for a in schema_of(twin).arguments[len(args) :] if not a.kwarg_only and not a.has_default_value()]
+    return [defaults[a.name] for a in wanted if a.name not in kwargs]

@@ -13,7 +13,8 @@ from purefx.analysis.gradients import check_no_gradients
 from purefx.analysis.replay import Replay, infer_replay
 from purefx.capture.session import Capture, capture
 from purefx.errors import BackendFailed
-from purefx.functional.rewrite import Functional, functionalize
+from purefx.functional.known import find_number
+from purefx.functional.rewrite import Functional, functionalize, module_of
 from purefx.runtime.wrapper import Wrapper, build_wrapper
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -31,7 +32,7 @@ class Stages:
 
 def run_stages(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool) -> Stages:
     """Capture a call of ``function`` and make its functional graph; the arguments are only read."""
-    captured = capture(function, args, kwargs, dynamic=dynamic)
+    captured = capture(function, args, kwargs, dynamic=dynamic, known=find_number)
     replay = infer_replay(captured)
     check_no_gradients(captured, replay)
     return Stages(captured, replay, functionalize(captured, replay))
@@ -39,8 +40,7 @@ def run_stages(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
 
 def graph_module(stages: Stages) -> fx.GraphModule:
     """The functional graph as a module; ``meta['val']`` of each input is a fake tensor of its geometry."""
-    functional = stages.functional
-    return fx.GraphModule(dict(functional.constants), functional.graph, class_name="functional")
+    return module_of(stages.functional)
 
 
 def build(stages: Stages, run_graph: Callable[..., Any]) -> Wrapper:

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import Self
 
 import torch
 from hypothesis import strategies as st
@@ -46,19 +45,15 @@ INPUT_VIEWS: tuple[Row, ...] = (*VIEWS, retyped, retyped)
 
 
 class Tape(Random):
-    """The given numbers, then those of a seed. All that it chooses follows from ``random``."""
+    """The numbers in ``first``, then those of a seed. All that it chooses follows from ``random``."""
 
-    def __init__(self, seed: int, first: list[float]) -> None:
+    def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self._left = first[::-1]
-
-    def __new__(cls, seed: int, first: list[float]) -> Self:
-        """Take no list for a seed, as the base class would."""
-        return super().__new__(cls, seed)
+        self.first: list[float] = []
 
     def random(self) -> float:
         """The next number."""
-        return self._left.pop() if self._left else super().random()
+        return self.first.pop(0) if self.first else super().random()
 
 
 def random_program(rng: Random, *, grad: bool = False) -> Program:
@@ -76,8 +71,9 @@ def random_program(rng: Random, *, grad: bool = False) -> Program:
 @st.composite
 def programs(draw: st.DrawFn, *, grad: bool = False) -> Program:
     """Programs as Hypothesis draws and shrinks them: some first choices, and the seed of all others."""
-    first = draw(st.lists(st.floats(0, 1, exclude_max=True, width=16), max_size=60))
-    return random_program(Tape(draw(st.integers(0, 2**32 - 1)), first), grad=grad)
+    tape = Tape(draw(st.integers(0, 2**32 - 1)))
+    tape.first = draw(st.lists(st.floats(0, 1, exclude_max=True, width=16), max_size=60))
+    return random_program(tape, grad=grad)
 
 
 def seeded_programs(seeds: range, *, grad: bool | None = None) -> Iterator[tuple[int, Program]]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from purefx._torch import FakeTensorMode
 from purefx.report.observe import Arguments, Elements, Function, Name, Raised, compare, observe
 from tests.support.oracle import System, assert_same_as_eager, differences_from_eager
 from tests.support.systems import eager, on_arguments, on_outputs, then
@@ -135,7 +136,12 @@ def swapped_pieces(f: Function) -> Function:
     return wrong
 
 
+def fake(tensor: Tensor) -> Tensor:
+    return FakeTensorMode().from_tensor(tensor)
+
+
 WRONG = {
+    "a fake tensor leaked": Wrong(on_outputs(fake), double, separate, "class"),
     "outputs cloned": Wrong(on_outputs(Tensor.clone), double, separate, "shares storage with"),
     "outputs detached": Wrong(on_outputs(Tensor.detach), double, grown, "requires_grad"),
     "an output is a view of itself": Wrong(

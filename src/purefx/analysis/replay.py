@@ -79,11 +79,8 @@ def infer_replay(capture: Capture) -> Replay:
     reached = _Reached(history, own)
     hows: dict[int, How] = {id(result): _how(result, own, shared, reached) for result in results}
     for known in capture.inputs:
-        if known.after != known.before or known.variable in history.changes:
+        if known.after != known.before:
             reached.add(known.variable)
-    for result in results:
-        if isinstance(result, TensorResult) and result.variable in own:
-            reached.add(result.variable)
     statements = tuple(call for call in capture.recording if call in reached.calls)
     return Replay(
         tuple(hows[id(r)] for r in capture.results),
@@ -120,6 +117,9 @@ class _History:
     def __init__(self, recording: Recording) -> None:
         self.makers: dict[Variable, Call] = {}
         self.changes: dict[Variable, list[Call]] = {}
+        self.first_of: dict[Storage, Variable] = {}
+        for variable in recording.variables:
+            self.first_of.setdefault(variable.first.storage, variable)
         for call in recording:
             if call.effect in (Effect.GEOMETRY, Effect.STORAGE):
                 for operand in call.written:
@@ -157,3 +157,9 @@ class _Reached:
                 self.bases[current] = Base(current, current.first)
             self.calls.update(calls)
             waiting.extend(o.variable for call in calls for o in call.operands)
+            waiting.extend(self._history.first_of[s] for call in calls for s in storages_of(call))
+
+
+def storages_of(call: Call) -> list[Storage]:
+    """The storages that ``call`` was given as such (``x.set_(y.untyped_storage())``)."""
+    return [x for x in call.args if isinstance(x, Storage)]

@@ -19,6 +19,7 @@ from purefx._torch import (
     TorchDispatchMode,
     pytree,
     storage_key,
+    without_modes,
 )
 from purefx.capture.frames import current_line
 from purefx.capture.recording import (
@@ -46,6 +47,7 @@ _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
 
 
+KnownNumber = Callable[[Recording, Operand], int | float | bool | complex | None]
 Operands = tuple[Operand, ...]
 Resize = tuple[Storage, Any, Any]
 
@@ -54,13 +56,15 @@ class Recorder(TorchDispatchMode):
     """Records every operator that runs under it.
 
     ``lift`` is called with each real tensor that the program uses and that is no argument (a tensor of a
-    closure); it returns the fake tensor that stands for it.
+    closure); it returns the fake tensor that stands for it.  ``known`` is asked for the number in a tensor: it
+    returns one if the recording so far determines it whatever the arguments hold, else None.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor], known: KnownNumber) -> None:
         super().__init__()
+        self._known = known
         self.recording = Recording()
         self._lift = lift
         self._storages: dict[int, tuple[Storage, torch.UntypedStorage]] = {}
@@ -77,8 +81,12 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             result = func(*args)
-            self._append(func, (Constant(args[0].detach().clone()),), {}, result)
+            with without_modes():
+                value = args[0].detach().clone()
+            self._append(func, (Constant(value),), {}, result)
             return result
+        if func is aten._efficientzerotensor.default:  # its lazy zeros break on fake tensors; plain ones read the same
+            func = aten.zeros.default
         args, kwargs = map_tree(self._as_fake, args), map_tree(self._as_fake, kwargs)
         recorded_args, recorded_kwargs = map_tree(self._operand, args), map_tree(self._operand, kwargs)
         operands = operands_of((recorded_args, recorded_kwargs))
@@ -86,6 +94,10 @@ class Recorder(TorchDispatchMode):
             written = written_arguments(func, recorded_args, recorded_kwargs)
             if needs_rehearsal(func, operands, operands_of(written)):
                 rehearse(func, recorded_args, recorded_kwargs)
+        if func is aten._local_scalar_dense.default:
+            known = self._known(self.recording, operands[0])
+            if known is not None:
+                return known
         result = func(*args, **kwargs)
         self._append(func, recorded_args, recorded_kwargs, result, (args, kwargs))
         return result

@@ -53,6 +53,11 @@ class Region:
         """The same reading of another region of the storage."""
         return Region(self.storage, geometry, self.dtype, self.conj, self.neg)
 
+    @property
+    def physical(self) -> Region:
+        """The same elements as they lie in memory, without lazy conjugation and negation."""
+        return Region(self.storage, self.geometry, self.dtype)
+
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
         sizes, strides = list(self.geometry.sizes), list(self.geometry.strides)

@@ -44,7 +44,7 @@ from purefx.capture.arguments import (
 )
 from purefx.capture.fakes import FakeFactory
 from purefx.capture.frames import raising_line
-from purefx.capture.recorder import Recorder
+from purefx.capture.recorder import KnownNumber, Recorder
 from purefx.capture.recording import Recording, Variable, Region
 from purefx.errors import (
     AutocastChanged,
@@ -120,26 +120,36 @@ class Capture:
     dynamic: bool
 
 
+def nothing_known(recording: Recording, operand: Operand) -> None:
+    """No number in a tensor is known before the program runs."""
+
+
 def capture(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool = False
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    dynamic: bool = False,
+    known: KnownNumber = nothing_known,
 ) -> Capture:
     """Run ``function`` once on fakes of its arguments and return what was seen.
 
+    ``known`` finds numbers that do not depend on the arguments (see `Recorder`).
     Raises the program's own errors as they are, and a `Refusal` for what cannot be compiled faithfully.
     """
-    return _Session(function, flatten(args, kwargs), dynamic=dynamic).run()
+    return _Session(function, flatten(args, kwargs), known, dynamic=dynamic).run()
 
 
 class _Session:
     """The state of one capture.  ``_inputs`` maps the identity of each real tensor to its input."""
 
-    def __init__(self, function: Callable[..., Any], flat: Flat, *, dynamic: bool) -> None:
+    def __init__(self, function: Callable[..., Any], flat: Flat, known: KnownNumber, *, dynamic: bool) -> None:
         self._function = function
         self._flat = flat
         self._modules = find_modules(function, flat.leaves)
         tensors = [x for x in flat.leaves if isinstance(x, torch.Tensor)]
         self._fakes = FakeFactory(tensors, dynamic=dynamic)
-        self._recorder = Recorder(self._lift)
+        self._recorder = Recorder(self._lift, known)
         self._inputs: dict[int, Input] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._cells = {id(x): (cell, name) for name, x, cell in reached(function) if isinstance(x, torch.Tensor)}

@@ -42,7 +42,7 @@ class Builder:
     env: ShapeEnv
     graph: fx.Graph = field(default_factory=fx.Graph)
     values: dict[fx.Node, Value] = field(default_factory=dict)
-    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    constants: dict[str, torch.Tensor | fx.GraphModule] = field(default_factory=dict)
     symbols: dict[Any, fx.Node] = field(default_factory=dict)
     lines: dict[fx.Node, str] = field(default_factory=dict)
     line: str = ""
@@ -63,6 +63,12 @@ class Builder:
         name = f"constant_{len(self.constants)}"
         self.constants[name] = tensor
         return self.fresh(self.graph.get_attr(name), region)
+
+    def module(self, module: fx.GraphModule) -> fx.Node:
+        """A graph that nodes of this one take as an argument."""
+        name = f"body_{len(self.constants)}"
+        self.constants[name] = module
+        return self.graph.get_attr(name)
 
     def fresh(self, node: fx.Node, region: Region) -> Value:
         """The value of ``node``, whose memory is its own and looks like ``region``."""

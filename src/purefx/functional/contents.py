@@ -308,7 +308,7 @@ class _Joiner:
         """The value that ``plan`` describes, turned back."""
         made = self._part(plan)
         back = tuple(sorted(range(len(self._order)), key=self._order.__getitem__))
-        return made if back == self._order else self._permuted(made, back)
+        return self._permuted(made, back)
 
     def _part(self, plan: Part) -> Value:
         match plan:

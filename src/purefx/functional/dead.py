@@ -10,9 +10,10 @@ from purefx._torch import OpOverload
 from purefx.operators import ALWAYS_KEPT, facts
 
 
-def without_dead_nodes(graph: fx.Graph, inputs: list[Any]) -> list[Any]:
+def without_dead_nodes(graph: fx.Graph, inputs: list[Any], *, keep: bool = False) -> list[Any]:
     """Erase unread nodes of ``graph``, and unread placeholders; returns the ``inputs`` that are left.
 
+    With ``keep`` all placeholders stay.
     Requires a functional graph.  Random operators stay although nothing reads them: they move the generator on.
     """
     for node in reversed(graph.nodes):
@@ -21,7 +22,7 @@ def without_dead_nodes(graph: fx.Graph, inputs: list[Any]) -> list[Any]:
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     kept = []
     for node, given in zip(placeholders, inputs, strict=True):
-        if node.users:
+        if node.users or keep:
             kept.append(given)
         else:
             graph.erase_node(node)

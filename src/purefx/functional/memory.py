@@ -126,7 +126,7 @@ class Memory:
         regions = [w.region for w in self._dirty.get(content.region.storage, ())]
         regions = [r for r in regions if self.content(r) is content]
         whole = self._filled(content.region, regions)
-        return [content.region] if whole else regions
+        return [content.region.physical] if whole else [r.physical for r in regions]
 
     def _filled(self, whole: Region, regions: list[Region]) -> bool:
         if len(regions) < 2 or not whole.geometry.is_static or has_internal_overlap(whole.geometry):
@@ -148,6 +148,7 @@ class Memory:
         if region.geometry.is_empty:
             return
         dirty = self._dirty.setdefault(region.storage, Patches())
+        region = region.physical
         met = dirty.meeting(region)
         if any(includes(w.region, region) for w in met):
             return

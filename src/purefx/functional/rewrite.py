@@ -10,16 +10,19 @@ are, in this order: the written regions, the results, the bases that several res
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from purefx._torch import HigherOrderOperator
+from purefx._torch import HigherOrderOperator, ShapeEnv, pytree
 from purefx.analysis.replay import Base, Fresh, Plain, Replay
-from purefx.capture.recording import Call, Constant, Effect, Operand, Region, Variable, map_tree
-from purefx.capture.session import Capture
+from purefx.capture.recording import Call, Constant, Effect, Operand, Recording, Region, Variable, map_tree
+from purefx.capture.session import Capture, Input, TensorResult, capture
+from purefx.errors import UnsupportedOperator
+from purefx.functional.bodies import example, with_bodies
 from purefx.functional.builder import Builder, Value
 from purefx.functional.contents import Content
 from purefx.functional.dead import without_dead_nodes
@@ -88,7 +91,7 @@ class Functional:
     """A functional graph with its signature; position i of ``inputs`` is placeholder i, likewise ``outputs``."""
 
     graph: fx.Graph
-    constants: dict[str, torch.Tensor]
+    constants: dict[str, torch.Tensor | fx.GraphModule]
     inputs: tuple[GraphInput, ...]
     outputs: tuple[GraphOutput, ...]
     values: dict[fx.Node, Value]
@@ -97,28 +100,60 @@ class Functional:
 
 def functionalize(capture: Capture, replay: Replay) -> Functional:
     """The functional graph of ``capture``, with the outputs that ``replay`` starts from."""
-    return _Rewriter(capture, replay).run()
+    return functional_graph(capture.recording, capture.inputs, replay, capture.env)
+
+
+def functional_graph(recording: Recording, inputs: Sequence[Input], replay: Replay, env: ShapeEnv) -> Functional:
+    """The functional graph of ``recording`` as a function of ``inputs``."""
+    return _Rewriter(recording, inputs, replay, env).run()
+
+
+def module_of(functional: Functional) -> fx.GraphModule:
+    """The graph of ``functional`` as a module that can run."""
+    return fx.GraphModule(dict(functional.constants), functional.graph, class_name="functional")
+
+
+def functional_body(function: Any, operands: Sequence[Operand], env: ShapeEnv) -> fx.GraphModule:
+    """The functional graph of the body of a control-flow operator, as a module that takes ``operands``.
+
+    Raises UnsupportedOperator if the body writes to its operands, or uses tensors that are none.
+    """
+    captured = capture(function, tuple(example(o.region, env) for o in operands), {})
+    results = tuple(Fresh(r.variable, r.region) if isinstance(r, TensorResult) else Plain(r.value) for r in captured.results)
+    body = _Rewriter(captured.recording, captured.inputs, Replay(results, (), (), ()), captured.env).run(keep=True)
+    if len(captured.inputs) > len(operands) or any(isinstance(o, WrittenOutput) for o in body.outputs):
+        raise UnsupportedOperator(
+            f"{getattr(function, '__name__', function)}, the body of a control-flow operator, writes to an operand or"
+            " uses a tensor that is none",
+            where=None,
+            remedy="pass every tensor that it uses as an operand, and return new values",
+        )
+    nodes = {o.variable: node for o, node in zip(body.outputs, body.graph.output_node().args[0], strict=True)}
+    outputs = [nodes[h.variable] if isinstance(h, Fresh) else h.value for h in results]
+    body.graph.output_node().args = (pytree.tree_unflatten(outputs, captured.structure),)
+    return module_of(body)
 
 
 class _Rewriter:
-    def __init__(self, capture: Capture, replay: Replay) -> None:
-        self._capture = capture
+    def __init__(self, recording: Recording, inputs: Sequence[Input], replay: Replay, env: ShapeEnv) -> None:
+        self._recording = recording
+        self._inputs = inputs
         self._replay = replay
-        self._builder = Builder(capture.env)
-        self._memory = Memory(self._builder, capture.recording)
+        self._builder = Builder(env)
+        self._memory = Memory(self._builder, recording)
         self._writer = Writer(self._builder, self._memory)
         self._roots: list[tuple[Root, Content]] = []
         self._owned: set[fx.Node] = set()
 
-    def run(self) -> Functional:
+    def run(self, *, keep: bool = False) -> Functional:
         inputs = self._begin()
-        for call in self._capture.recording:
+        for call in self._recording:
             self._builder.line = "" if call.where is None else str(call.where)
             self._rewrite(call)
         self._builder.line = ""
         outputs = self._outputs()
         self._builder.graph.output(tuple(node for _, node in outputs))
-        inputs = without_dead_nodes(self._builder.graph, inputs)
+        inputs = without_dead_nodes(self._builder.graph, inputs, keep=keep)
         check_functional(self._builder.graph)
         return Functional(
             self._builder.graph, self._builder.constants, tuple(inputs), tuple(o for o, _ in outputs),
@@ -130,7 +165,7 @@ class _Rewriter:
         for symbol in self._symbols():
             self._builder.symbol_placeholder(symbol)
             inputs.append(SymbolInput(str(symbol), symbol))
-        roots = infer_roots(self._capture.recording, self._capture.inputs)
+        roots = infer_roots(self._recording, self._inputs)
         for i, root in enumerate(roots):
             name = _identifier(root, i)
             value = self._builder.placeholder(name, root.region)
@@ -140,10 +175,8 @@ class _Rewriter:
         return inputs
 
     def _symbols(self) -> list[Any]:
-        if not self._capture.dynamic:
-            return []
         found: dict[Any, None] = {}
-        for known in self._capture.inputs:
+        for known in self._inputs:
             geometry = known.before.geometry
             for x in (*geometry.sizes, *geometry.strides, geometry.offset):
                 if isinstance(x, torch.SymInt):
@@ -154,7 +187,7 @@ class _Rewriter:
         for storage, before, after in call.resized:
             self._memory.grow(storage, before, after)
         if isinstance(call.op, HigherOrderOperator):
-            self._pure(call)
+            self._pure(with_bodies(call, self._builder, functional_body))
         elif call.effect is Effect.WRITE:
             self._writer.write(call)
         elif call.effect is Effect.NONE or call.fresh:

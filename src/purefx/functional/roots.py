@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from purefx.capture.recording import Effect, Recording, Region, Storage
 from purefx.capture.session import Input
 from purefx.functional.regions import disjoint, includes
-from purefx.layout import Geometry
+from purefx.layout import Geometry, holds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +58,7 @@ def written_regions(recording: Recording) -> dict[Storage, list[Region]]:
 
 def _storage_roots(members: list[Input], regions: list[Region], writes: list[Region]) -> Iterable[Root]:
     shown = list(dict.fromkeys(m.before for m in members))
-    strays = [r for r in regions if not r.geometry.is_empty and not any(includes(s, r) for s in shown)]
+    strays = [r for r in regions if _existed(r) and not any(includes(s, r) for s in shown)]
     for group, stray in _merged(shown, strays, writes):
         inside = tuple(m for m in members if m.before in group)
         everything = [*group, *stray]
@@ -85,6 +85,13 @@ def _merged(
                 kept.append(group)
         groups = [*kept, joined]
     return [g for g in groups if g[0]]
+
+
+def _existed(region: Region) -> bool:
+    """Whether the storage had all of ``region`` before the program ran."""
+    if region.geometry.is_empty:
+        return False
+    return holds(region.geometry.span()[1] * region.dtype.itemsize <= region.storage.nbytes)
 
 
 def _hull(regions: list[Region]) -> Region:

@@ -19,7 +19,7 @@ from purefx.functional.in_place import OnCopies, Slot
 from purefx.functional.memory import Memory
 from purefx.functional.regions import disjoint
 from purefx.layout import Expand, Geometry, has_internal_overlap
-from purefx.operators import OVERWRITES, argument, aten, facts, functional_twin, positions
+from purefx.operators import OVERWRITES, argument, aten, facts, functional_twin, missing_defaults, positions
 
 
 class Writer:
@@ -100,6 +100,7 @@ class Writer:
         twin = functional_twin(call.op)  # type: ignore[arg-type]
         assert twin is not None
         args, kwargs = self._values(call, without=facts(call.op).written if facts(call.op).out else ())  # type: ignore[arg-type]
+        args = (*args, *missing_defaults(call.op, twin.op, args, kwargs))
         node = self._builder.call(twin.op, args, kwargs)
         shapes = iter(run_on_meta(twin.op, args, kwargs))
         lists = isinstance(argument(call.op, call.args, call.kwargs, facts(call.op).written[0]), list)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from purefx._torch import pytree
+from purefx._torch import FakeTensor, pytree
 
 T = TypeVar("T")
 _SEED = 20
@@ -279,7 +279,7 @@ def _leaf_text(leaf: object) -> object:
 
 
 def _elements(tensor: Tensor) -> Fact:
-    if is_wrapper(tensor) or tensor.is_meta:
+    if is_wrapper(tensor) or tensor.is_meta or isinstance(tensor, FakeTensor):
         return "none of its own"
     return attempt(lambda: Elements(_plain(tensor)))
 
@@ -473,6 +473,7 @@ _VIEW_NODES = frozenset(f"{view}Backward{n}" for view in _VIEWS.split() for n in
 
 
 _ERROR = Name("call", "error type")
+_MESSAGE = Name("call", "error message")
 
 
 def compare(
@@ -485,8 +486,8 @@ def compare(
     """
     eager, system = expected.facts, actual.facts
     if (_ERROR in eager) != (_ERROR in system):
-        eager = {_ERROR: "none", **expected.call}
-        system = {_ERROR: "none", **actual.call}
+        eager = {_ERROR: "none", _MESSAGE: "", **expected.call}
+        system = {_ERROR: "none", _MESSAGE: "", **actual.call}
     pairs = ((name, eager.get(name), system.get(name)) for name in {**eager, **system})
     return tuple(Difference(*pair) for pair in pairs if not _agree(*pair, rtol=rtol, atol=atol))
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from purefx._torch import pytree
-from purefx.analysis.replay import Fresh, How, Itself, Plain, Replay, Replayed
+from purefx.analysis.replay import Fresh, How, Itself, Plain, Replay, Replayed, storages_of
 from purefx.capture.arguments import Leaf
 from purefx.capture.recording import Call, Operand, Region, Storage, Variable
 from purefx.capture.session import Capture, Input
@@ -81,6 +81,7 @@ class _WrapperWriter:
         self.speller = Speller({symbol: str(symbol) for symbol in self._symbols})
         self._outputs: dict[GraphOutput, str] = {}
         self._roots: dict[Root, str] = {}
+        self._storages: dict[Storage, str] = {}
 
     def source(self) -> str:
         """The source of both functions."""
@@ -142,8 +143,16 @@ class _WrapperWriter:
         call = f"graph({', '.join(arguments)})"
         statement = f"({', '.join(names)},) = {call}" if names else call
         if self._capture.grad_before:
-            return [*lines, f"with {self.speller.name('no_grad', torch.no_grad)}():", f"    {statement}"]
-        return [*lines, statement]
+            statement = f"with {self.speller.name('no_grad', torch.no_grad)}():\n    {statement}"
+        return [*lines, *statement.split("\n"), *self._made_in_inference_mode()]
+
+    def _made_in_inference_mode(self) -> list[str]:
+        """Results that the program made in an inference mode of its own are inference tensors."""
+        made = [o for o in self._functional.outputs if isinstance(o, ResultOutput | BaseOutput) and o.variable.inference]
+        if not made or self._capture.inference:
+            return []
+        lines = [f"    {self._outputs[o]} = {self._outputs[o]}.clone()" for o in made]
+        return ["with torch.inference_mode():", *lines]
 
     def _all_roots(self) -> list[Root]:
         read = [given.root for given in self._functional.inputs if isinstance(given, RootInput)]
@@ -232,7 +241,7 @@ class _WrapperWriter:
         return [(k.variable, k.after) for k in self._capture.inputs if k.after.storage is storage]
 
     def _statements(self) -> list[str]:
-        lines: list[str] = []
+        lines: list[str] = self._fetch_storages()
         for modes, calls in groupby(self._replay.statements, key=lambda call: call.modes):
             block = [self._statement(call) for call in calls]
             heads = []
@@ -242,6 +251,13 @@ class _WrapperWriter:
                 heads.append(f"torch.set_grad_enabled({modes.grad})")
             lines += [f"with {heads[0]}:", *_indented(block)] if heads else block
         return lines
+
+    def _fetch_storages(self) -> list[str]:
+        """Names for the storages that statements need, before any statement changes who shows them."""
+        needed = dict.fromkeys(s for call in self._replay.statements for s in storages_of(call))
+        holders = {s: next(v for v in self._names if v.first.storage is s) for s in needed}
+        self._storages.update((s, self._unique("storage", "storage")) for s in needed)
+        return [f"{self._storages[s]} = {self._names[v]}.untyped_storage()" for s, v in holders.items()]
 
     def _statement(self, call: Call) -> str:
         expression = self.speller.call(call, self._spell)
@@ -262,8 +278,7 @@ class _WrapperWriter:
         if isinstance(x, Operand):
             return self._names[x.variable]
         if isinstance(x, Storage):
-            holder = next(v for v in self._names if v.last.storage is x)
-            return f"{self._names[holder]}.untyped_storage()"
+            return self._storages[x]
         if isinstance(x, (list, tuple)) and any(isinstance(i, Operand) for i in x):
             return f"[{', '.join(self._spell(i) for i in x)}]"
         return self.speller.literal(x)
