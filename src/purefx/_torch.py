@@ -64,6 +64,22 @@ def set_version(tensor: torch.Tensor, version: int) -> None:
     torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
 
 
+def count_writes_together(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether a write to ``a`` moves the version of ``b``: true of ``x.detach()``, not of ``x.data``.
+
+    PyTorch has no way to ask; so the counter is moved on and put back.
+    """
+    if a.is_inference() or b.is_inference():
+        return False
+    version = a._version
+    if version != b._version:
+        return False
+    torch.autograd.graph.increment_version(a)
+    together = b._version != version
+    set_version(a, version)
+    return together
+
+
 def without_modes() -> AbstractContextManager[Any]:
     """Run on real tensors although dispatch modes (fake tensors, tracing) are active."""
     return torch.utils._python_dispatch._disable_current_modes()

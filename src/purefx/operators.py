@@ -10,6 +10,7 @@ name: the functional twin of ``foo_`` is the ``foo`` with the same arguments.
 
 from __future__ import annotations
 
+import keyword
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -151,6 +152,8 @@ def functional_twin(op: OpOverload) -> Twin | None:
     for candidate_name in dict.fromkeys((stem, f"{name}_functional", f"{stem}_functional")):
         packet = overload_packet(op, candidate_name)
         for overload in packet.overloads() if packet is not None else ():
+            if keyword.iskeyword(overload):  # the code of a graph spells its operators: aten.random.from is no Python
+                continue
             twin = find_overload(packet, overload)
             if twin is not None and _computes(twin, op, known, wanted):
                 fresh = sum(r.alias_info is None for r in schema_of(op).returns)

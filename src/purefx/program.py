@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from torch import fx
 
 from purefx._torch import pytree
 from purefx.pipeline import Stages
+from purefx.report.contract import Signature, infer_signature
+from purefx.report.render import render
 from purefx.runtime.wrapper import Wrapper
 
 
 class Program:
-    """A functional program.  Printing it shows the graph; calling it runs the program on arguments that fit."""
+    """A functional program.  Printing it shows the graph; calling it runs the program on arguments that fit.
+
+    ``graph_module`` is the graph as a module, ``wrapper`` the generated functions around it.
+    """
 
     def __init__(self, stages: Stages, module: fx.GraphModule, wrapper: Wrapper) -> None:
         self.stages = stages
@@ -24,12 +30,27 @@ class Program:
         """The functional graph."""
         return self.graph_module.graph
 
+    @cached_property
+    def signature(self) -> Signature:
+        """What becomes of each argument, and how each result is made."""
+        return infer_signature(self.stages)
+
+    def print(self) -> None:
+        """Print the graph as Python, and the signature."""
+        print(self)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program; raises ValueError for arguments that it was not made for."""
         leaves = pytree.tree_leaves((args, kwargs))
         if not self.wrapper.matches(leaves):
-            raise ValueError("the program was traced for other arguments: trace it again, or use purefx.compile")
+            raise ValueError(
+                "the program was traced for other arguments: trace it again, or use purefx.compile"
+            )
         return self.wrapper.run(leaves)
 
     def __str__(self) -> str:
-        return self.graph_module.code.strip()
+        """The graph as Python, then the signature as comments: the whole is Python that can be parsed."""
+        facts = [str(fact) for fact in (*self.signature.arguments, *self.signature.results)]
+        return "\n".join(
+            [render(self.stages), "", *(f"# {line}" for fact in facts for line in fact.splitlines())]
+        )

@@ -104,7 +104,7 @@ def _how(result: Result, own: dict[Variable, Input], shared: set[Storage], reach
             return Plain(value)
         case TensorResult(variable, region) if variable in own:
             return Itself(own[variable])
-        case TensorResult(variable, region) if region.storage in shared:
+        case TensorResult(variable, region, fake) if region.storage in shared or fake._is_view():
             reached.add(variable)
             return Replayed(variable)
         case TensorResult(variable, region):

@@ -46,14 +46,38 @@ class ModuleState:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Binding:
+    """A variable that a function reaches: a closure cell, or a global."""
+
+    name: str
+    place: types.CellType | dict[str, Any]
+
+    def read(self) -> Any:
+        """The present value; None where it is not bound."""
+        if isinstance(self.place, dict):
+            return self.place.get(self.name)
+        try:
+            return self.place.cell_contents
+        except ValueError:
+            return None
+
+    def bind(self, value: Any) -> None:
+        """Bind the variable to ``value``."""
+        if isinstance(self.place, dict):
+            self.place[self.name] = value
+        else:
+            self.place.cell_contents = value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Held:
     """A tensor that the program reaches by itself: a closure, a global, an attribute.
 
-    ``cell`` is the closure cell that holds it, where there is one: the runtime checks that it still does.
+    ``binding`` is the variable that holds it, where there is one: the runtime checks that it still does.
     """
 
     tensor: torch.Tensor
-    cell: types.CellType | None
+    binding: Binding | None
     name: str
 
 
@@ -110,23 +134,24 @@ def find_modules(function: Callable[..., Any], leaves: tuple[Any, ...]) -> list[
 
     meet("self", function)
     meet("self", getattr(function, "__self__", None))
-    for name, x, _ in reached(function):
-        meet(name, x)
-        meet(name, getattr(x, "__self__", None))
+    for binding in reached(function):
+        meet(binding.name, binding.read())
+        meet(binding.name, getattr(binding.read(), "__self__", None))
     for i, leaf in enumerate(leaves):
         meet(f"argument {i}", leaf)
     return list(found.values())
 
 
-def reached(function: Callable[..., Any]) -> Iterator[tuple[str, Any, types.CellType | None]]:
-    """Names and values that ``function`` reaches through closures and the globals that its code names.
+def reached(function: Callable[..., Any]) -> Iterator[Binding]:
+    """The variables that ``function`` reaches: closure cells, and the globals that its code names.
 
     Functions of the user's that are reached this way are searched too.
     """
     waiting, seen = [getattr(function, "__func__", function)], {id(function)}
     while waiting:
-        for name, x, cell in _reached_directly(waiting.pop()):
-            yield name, x, cell
+        for binding in _reached_directly(waiting.pop()):
+            yield binding
+            x = binding.read()
             inner = getattr(x, "__func__", x)
             if isinstance(inner, types.FunctionType) and id(inner) not in seen and _is_users(inner):
                 seen.add(id(inner))
@@ -137,18 +162,15 @@ def _is_users(function: types.FunctionType) -> bool:
     return not (function.__module__ or "").startswith(("torch.", "transformers."))
 
 
-def _reached_directly(function: Any) -> Iterator[tuple[str, Any, types.CellType | None]]:
+def _reached_directly(function: Any) -> Iterator[Binding]:
     code = getattr(function, "__code__", None)
     if code is None:
         return
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-        try:
-            yield name, cell.cell_contents, cell
-        except ValueError:  # the variable is not bound yet
-            continue
+        yield Binding(name, cell)
     for name in code.co_names:
         if name in function.__globals__:
-            yield name, function.__globals__[name], None
+            yield Binding(name, function.__globals__)
 
 
 def module_states(name: str, module: torch.nn.Module) -> Iterator[ModuleState]:

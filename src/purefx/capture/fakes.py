@@ -18,12 +18,19 @@ from purefx._torch import (
     FakeTensorMode,
     ShapeEnv,
     StatelessSymbolicContext,
+    count_writes_together,
     outer_fake_mode,
+    resolve_op,
     storage_key,
+    without_modes,
 )
+from purefx.layout import Geometry, reify_dtype
 
 BOUNDLESS = 1 << 60
 """The size of a memory block whose tensors have symbolic sizes."""
+
+
+Shape = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 class FakeFactory:
@@ -36,23 +43,56 @@ class FakeFactory:
         self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
         self.dynamic = dynamic
         self._memories: dict[int, torch.UntypedStorage] = {}
+        self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._owners: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
     def make(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         """The fake of ``tensor``; in a dynamic capture its sizes, strides and offset are new symbols."""
-        sizes, strides, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+        known = self._made.get(id(tensor))
+        if known is None:
+            self._made[id(tensor)] = known = (tensor, self._new(tensor, name))
+        return known[1]
+
+    def _new(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        geometry = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
         if self.dynamic and tensor.dim():
-            sizes, strides, offset = self._symbols(tensor, name)
-        with torch.inference_mode() if tensor.is_inference() else nullcontext(), torch.no_grad():
-            meta = torch.empty(0, dtype=tensor.dtype, device="meta").set_(
-                self._memory(tensor), offset, sizes, strides
-            )
-            fake: torch.Tensor = FakeTensor(self.mode, meta, tensor.device)
-            with self.mode:
-                fake = torch._conj(fake) if tensor.is_conj() else fake
-                fake = torch._neg_view(fake) if tensor.is_neg() else fake
+            geometry = self._symbols(tensor, name)
+        with torch.inference_mode() if tensor.is_inference() else nullcontext(), self.mode:
+            fake = self._view_of_base(tensor, geometry, name)
+            if fake is None:
+                fake = self._by_itself(tensor, geometry)
+                self._owners.setdefault(storage_key(tensor), []).append((tensor, fake))
         if isinstance(tensor, torch.nn.Parameter):
             fake._is_param = True  # type: ignore[attr-defined]  # makes isinstance(fake, Parameter) true
-        return fake.requires_grad_() if tensor.requires_grad else fake
+        return fake.requires_grad_() if tensor.requires_grad and not fake.requires_grad else fake
+
+    def _view_of_base(self, tensor: torch.Tensor, geometry: Shape, name: str) -> torch.Tensor | None:
+        """A view of the fake of the tensor that autograd knows as the base of ``tensor``."""
+        base = None if tensor.is_inference() else tensor._base
+        if base is None or base.is_neg() or (base.is_conj() and not tensor.is_conj()):
+            return None
+        made = self.make(base, f"{name}._base")
+        with torch.set_grad_enabled(tensor.requires_grad or not base.requires_grad):
+            return _with_bits(_view(made, tensor.dtype, geometry), tensor)
+
+    def _by_itself(self, tensor: torch.Tensor, geometry: Shape) -> torch.Tensor:
+        """A fake that autograd knows no base of; it counts writes with those that its tensor counts with."""
+        sizes, strides, offset = geometry
+        with torch.no_grad():
+            for other, made in self._owners.get(storage_key(tensor), ()):
+                if other.is_conj() or tensor.is_conj() or not count_writes_together(tensor, other):
+                    continue
+                alias = made.detach()  # an alias that counts with it; a view would have a base
+                if tensor.dtype != other.dtype:
+                    low, high = Geometry(tuple(made.shape), made.stride(), made.storage_offset()).span()
+                    alias = alias.as_strided_((high - low,), (1,), low).view(tensor.dtype)
+                return alias.as_strided_(sizes, strides, offset)
+            with without_modes():
+                meta = torch.empty(0, dtype=tensor.dtype, device="meta").set_(
+                    self._memory(tensor), offset, sizes, strides
+                )
+            fake: torch.Tensor = FakeTensor(self.mode, meta, tensor.device)
+            return _with_bits(fake, tensor)
 
     def _memory(self, tensor: torch.Tensor) -> torch.UntypedStorage:
         key = storage_key(tensor)
@@ -69,3 +109,24 @@ class FakeFactory:
             tensor, ConstantSource(name), symbolic_context=context
         )
         return made
+
+
+def _view(base: torch.Tensor, dtype: torch.dtype, shape: Shape) -> torch.Tensor:
+    """A view of ``base`` with the given dtype and shape."""
+    if dtype == base.dtype:
+        return base.as_strided(*shape)
+    own = Geometry(tuple(base.shape), base.stride(), base.storage_offset())
+    chain = reify_dtype(own, base.itemsize, Geometry(*shape), dtype.itemsize, dtype)
+    if chain is None:
+        flat = base.as_strided((own.span()[1],), (1,), 0).view(dtype)
+        return flat.as_strided(*shape)
+    for step in chain:
+        base = resolve_op(step.op)(base, *step.arguments)
+    return base
+
+
+def _with_bits(fake: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """``fake`` lazily conjugated and negated as ``tensor`` is."""
+    if tensor.is_conj() != fake.is_conj():
+        fake = torch.ops.aten._conj.default(fake)
+    return torch.ops.aten._neg_view.default(fake) if tensor.is_neg() else fake

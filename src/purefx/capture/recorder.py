@@ -7,6 +7,7 @@ their identity is stable, but no tensor: autograd treats a tensor that only it h
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from purefx._torch import (
     HigherOrderOperator,
     OpOverload,
     TorchDispatchMode,
+    count_writes_together,
     pytree,
     storage_key,
     without_modes,
@@ -33,6 +35,7 @@ from purefx.capture.recording import (
     Tree,
     Variable,
     Region,
+    data_of,
     map_tree,
     operands_of,
     swap_data,
@@ -69,12 +72,15 @@ class Recorder(TorchDispatchMode):
         self._lift = lift
         self._storages: dict[int, tuple[Storage, torch.UntypedStorage]] = {}
         self._nbytes: dict[Storage, Any] = {}
+        self._detached: tuple[weakref.ref[torch.Tensor], tuple[torch.Tensor, ...], Call] | None = None
+        self._viewed: tuple[torch.Tensor, ...] = ()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run ``func`` on fakes and append a call; subclasses take themselves apart first."""
         kwargs = kwargs or {}
+        self.settle_detach()
         if not _PLAIN_TYPES.issuperset(types):
             return NotImplemented
         if func.namespace == "prim":
@@ -99,8 +105,24 @@ class Recorder(TorchDispatchMode):
             if known is not None:
                 return known
         result = func(*args, **kwargs)
+        if isinstance(func, OpOverload):
+            _count_list_writes(func, args, kwargs)
         self._append(func, recorded_args, recorded_kwargs, result, (args, kwargs))
+        if func is aten.detach.default:
+            self._detached = (weakref.ref(result), (args[0], *self._viewed), self.recording.calls[-1])
+        self._viewed = (args[0],) if func is aten.view.dtype else ()  # autograd detaches what this returns
         return result
+
+    def settle_detach(self) -> None:
+        """Tell ``x.data`` from ``x.detach()``, once the tensor that came of it counts its writes."""
+        if self._detached is not None:
+            made, sources, call = self._detached
+            self._detached = None
+            tensor = made()
+            if tensor is None or tensor.is_inference():
+                return
+            if not any(count_writes_together(tensor, source) for source in sources):
+                call.op = data_of
 
     def variable(self, tensor: torch.Tensor) -> Variable:
         """The variable that ``tensor`` is."""
@@ -282,3 +304,12 @@ def written_arguments(func: OpOverload, args: tuple[Tree, ...], kwargs: dict[str
     if hidden is not None and not argument(func, args, kwargs, hidden.condition):
         return []
     return [argument(func, args, kwargs, name) for name in known.written]
+
+
+def _count_list_writes(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Count the writes of operators on lists (``_foreach_add_``), which PyTorch forgets to count under a mode."""
+    known = facts(func)
+    if known.written and func.namespace == "aten":
+        lists = [x for x in written_arguments(func, args, kwargs) if isinstance(x, (list, tuple))]
+        for tensor in (t for x in lists for t in x if not t.is_inference()):
+            torch.autograd.graph.increment_version(tensor)

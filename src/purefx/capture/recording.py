@@ -131,6 +131,11 @@ def swap_data(target: torch.Tensor, source: torch.Tensor) -> None:
     target.data = source
 
 
+def data_of(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor.data``: an alias with a version counter of its own; the dispatcher takes it for ``detach``."""
+    return tensor.data
+
+
 @dataclass(eq=False, slots=True)
 class Constant:
     """A tensor that the program made of Python numbers: known when it is captured, and never written."""

@@ -24,6 +24,7 @@ from purefx._torch import (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
     autocast_state,
+    count_writes_together,
     pytree,
     set_version,
     without_modes,
@@ -75,11 +76,15 @@ class Input:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorResult:
-    """A tensor that the program hands out: what it showed at the end, and its fake."""
+    """A tensor that the program hands out: what it showed at the end, and its fake.
+
+    ``version`` is its count of writes, where no tensor of the caller counts with it.
+    """
 
     variable: Variable
     region: Region
     fake: torch.Tensor
+    version: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +157,17 @@ class _Session:
         self._recorder = Recorder(self._lift, known)
         self._inputs: dict[int, Input] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
-        self._cells = {id(x): (cell, name) for name, x, cell in reached(function) if isinstance(x, torch.Tensor)}
+        self._held: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def run(self) -> Capture:
         grad_before, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         with without_modes():
             args, kwargs = self._fake_arguments()
-            with self._fake_modules() as swapped:
+            with self._fake_variables(), self._fake_modules() as swapped:
+                for known in self._inputs.values():
+                    known.writes = -_version(known.fake)
                 outputs = self._call(args, kwargs)
+                self._recorder.settle_detach()
                 rebindings = tuple(self._rebindings(swapped))
             grad_after = torch.is_grad_enabled()
             torch.set_grad_enabled(grad_before)
@@ -194,12 +202,33 @@ class _Session:
         """The fake of a tensor that the program reached by itself."""
         known = self._inputs.get(id(tensor))
         if known is None:
-            cell, name = self._cells.get(id(tensor), (None, f"a tensor of size {list(tensor.shape)} held outside"))
             if not tensor.is_inference():
                 self._versions.append((tensor, tensor._version))
             with without_modes(), torch.no_grad():
-                known = self._input(tensor, Held(tensor, cell, name))
+                self._held.append((tensor, tensor.detach()))
+                known = self._input(tensor, Held(tensor, None, f"a tensor of size {list(tensor.shape)} held outside"))
+                known.writes = -_version(known.fake)
         return known.fake
+
+    @contextmanager
+    def _fake_variables(self) -> Iterator[None]:
+        """Put fakes in the place of the tensors in closure cells and globals, for the time of the run."""
+        saved = [(b, b.read()) for b in reached(self._function) if isinstance(b.read(), torch.Tensor)]
+        fakes = [(b, self._input(x, Held(x, b, b.name)).fake) for b, x in saved if not isinstance(x, FakeTensor)]
+        try:
+            for binding, fake in fakes:
+                binding.bind(fake)
+            yield
+            for binding, fake in fakes:
+                if binding.read() is not fake:
+                    raise EscapedState(
+                        f"the program binds the variable {binding.name} to another value",
+                        where=None,
+                        remedy=f"return the new value, or write it into {binding.name} with copy_",
+                    )
+        finally:
+            for binding, tensor in saved:
+                binding.bind(tensor)
 
     @contextmanager
     def _fake_modules(self) -> Iterator[list[tuple[torch.nn.Module, list[dict[str, Any]]]]]:
@@ -238,8 +267,7 @@ class _Session:
                 remedy="register a fake implementation (torch.library.register_fake)",
             ) from error
         finally:
-            for tensor, version in self._versions:
-                set_version(tensor, version)
+            self._put_back()
         if autocast_state() != autocast:
             raise AutocastChanged(
                 "the program leaves autocast in another state than it found it in",
@@ -248,6 +276,19 @@ class _Session:
             )
         return outputs
 
+    def _put_back(self) -> None:
+        """Undo what the run did to real tensors that it reached by itself; refuse what is more than a count."""
+        for tensor, version in self._versions:
+            set_version(tensor, version)
+        for tensor, alias in self._held:
+            if isinstance(tensor, FakeTensor) or tensor.is_meta != alias.is_meta or tensor.stride() != alias.stride():
+                tensor.data = alias
+                raise EscapedState(
+                    f"the program changes the geometry or the storage of a tensor of size {list(alias.shape)} held outside",
+                    where=None,
+                    remedy="pass the tensor as an argument",
+                )
+
     def _result(self, x: Any, name: str) -> Result:
         if isinstance(x, torch.Tensor):
             known = self._inputs.get(id(x))
@@ -255,7 +296,9 @@ class _Session:
             if not isinstance(fake, FakeTensor):
                 fake = self._lift(fake)
             self._recorder.notice(fake)
-            return TensorResult(self._recorder.variable(fake), self._recorder.region(fake), fake)
+            return TensorResult(
+                self._recorder.variable(fake), self._recorder.region(fake), fake, self._own_version(fake)
+            )
         if isinstance(x, PLAIN):
             return PlainResult(x)
         raise UnknownOutputType(
@@ -263,6 +306,13 @@ class _Session:
             where=None,
             remedy="return tensors, numbers, and containers of them",
         )
+
+    def _own_version(self, fake: torch.Tensor) -> int | None:
+        storage = self._recorder.region(fake).storage
+        mates = [known.fake for known in self._inputs.values() if known.before.storage is storage]
+        if fake.is_inference() or any(count_writes_together(fake, mate) for mate in mates):
+            return None
+        return fake._version
 
     def _rebindings(self, saved: list[tuple[torch.nn.Module, list[dict[str, Any]]]]) -> Iterator[Rebinding]:
         fakes = {id(i.fake): i.tensor for i in self._inputs.values()}

@@ -133,12 +133,12 @@ class Builder:
     def with_bits(self, value: Value, *, conj: bool, neg: bool) -> Value:
         """The same numbers, lazily conjugated or negated as asked for."""
         if value.conj != conj:
-            node = self.call(aten._conj_physical.default, (value.node,))
-            node = self.call(aten._conj.default, (node,)) if conj else self.call(aten.clone.default, (value.node,))
+            first, second = (aten._conj_physical, aten._conj) if conj else (aten._conj, aten._conj_physical)
+            node = self.call(second.default, (self.call(first.default, (value.node,)),))
             value = self.value(node, dense(value.geometry), value.dtype, (conj, value.neg), node)
         if value.neg != neg:
-            node = self.call(aten.neg.default, (value.node,)) if neg else value.node
-            node = self.call(aten._neg_view.default if neg else aten.clone.default, (node,))
+            first, second = (aten.neg, aten._neg_view) if neg else (aten._neg_view, aten.neg)
+            node = self.call(second.default, (self.call(first.default, (value.node,)),))
             value = self.value(node, dense(value.geometry), value.dtype, (value.conj, neg), node)
         return value
 
@@ -156,6 +156,15 @@ class Builder:
         node = self.call(aten.clone.default, (turned.node,), {"memory_format": torch.contiguous_format})
         made = self.value(node, Geometry.contiguous(turned.geometry.sizes), value.dtype, (False, False), node)
         return made if turned is value else self.view(made, Permute(back))
+
+    def with_strides(self, value: Value, wanted: Geometry) -> Value:
+        """``value``, whose strides are those of ``wanted`` but for dimensions of size 1, with all strides."""
+        geometry = Geometry(wanted.sizes, wanted.strides, value.geometry.offset)
+        if value.geometry == geometry:
+            return value
+        args = (value.node, list(wanted.sizes), list(wanted.strides), geometry.offset)
+        node = self.call(aten.as_strided.default, args)
+        return self.value(node, geometry, value.dtype, (value.conj, value.neg), value.origin)
 
     def strided_as(self, value: Value, wanted: Geometry, device: torch.device) -> Value:
         """A copy of ``value`` in memory of its own with exactly the strides of ``wanted``, gaps included."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from purefx._torch import resolve_op
-from purefx.capture.recording import Call, Effect, Operand, Recording, Region, map_tree
+from purefx.capture.recording import Call, Effect, Operand, Recording, Region, data_of, map_tree
 from purefx.functional.builder import Builder, Value, fits, run_on_meta, stride_order
 from purefx.functional.patches import Patches
 from purefx.functional.regions import (
@@ -26,6 +26,7 @@ from purefx.functional.regions import (
     same_elements,
 )
 from purefx.layout import (
+    Expand,
     Geometry,
     Join,
     NotViewable,
@@ -36,9 +37,11 @@ from purefx.layout import (
     Scatter,
     Slice,
     Step,
+    Unfold,
     View,
     assemble,
     box_of,
+    has_internal_overlap,
     identity,
     inverse,
 )
@@ -90,7 +93,7 @@ class Reader:
             self._replace(content, region, value)
             return
         met = content.patches.meeting(region)
-        if len(met) == 1 and met[0].region != region and includes(met[0].region, region):
+        if len(met) == 1 and _holds_inside(met[0].region, region):
             self.write(met[0], region, value)
             return
         covered = [patch for patch in met if includes(region, patch.region)]
@@ -134,6 +137,8 @@ class Reader:
         if not fits(value.geometry, region.geometry) and needs_restride(region.geometry):
             content.value = self._builder.laid_out(value, region.geometry)
             content.derived.clear()
+        if region.geometry.is_static and region.geometry.is_dense and content.value.geometry.is_dense:
+            content.value = self._builder.with_strides(content.value, region.geometry)
         content.value = self._builder.with_bits(content.value, conj=region.conj, neg=region.neg)
 
     def _derive(self, content: Content, region: Region) -> Value:
@@ -169,8 +174,9 @@ class Reader:
         parent = content.value if operand.region == content.region else content.derived[operand.region]
         args = map_tree(lambda x: parent if x == operand else x, call.args)
         own = self._own_geometry(call, args, parent, operand.region, region, position)
+        op = aten.detach.default if call.op is data_of else call.op
         if len(call.outputs) == 1 and not isinstance(call.results, (list, tuple)):
-            return self._builder.view_call(parent, call.op, args, region, own)
+            return self._builder.view_call(parent, op, args, region, own)
         key = (call, parent)
         if key not in self._multi:
             self._multi[key] = self._builder.call(call.op, args)
@@ -186,6 +192,8 @@ class Reader:
             if after.dtype.itemsize == before.dtype.itemsize:
                 return after.geometry.shifted(shift)
             return Geometry(after.geometry.sizes, after.geometry.strides, 0)
+        if before.geometry == after.geometry:
+            return parent.geometry
         return run_on_meta(call.op, args, call.kwargs)[position][0]
 
     def _reified(self, content: Content, region: Region) -> Value:
@@ -254,7 +262,7 @@ class Reader:
     def _scatter(self, content: Content, patch: Content) -> Value:
         """The value of ``content`` with that of ``patch`` put into it."""
         chain = chain_between(content.region, patch.region)
-        if chain is None:
+        if chain is None or any(isinstance(step, Expand | Unfold) for step in chain):
             return self._scatter_by_strides(content, patch)
         builder = self._builder
         before = [self._physical(content.value)]
@@ -351,6 +359,11 @@ class _Joiner:
             return self._builder.view(value, View(sizes))
         except NotViewable:
             return self._builder.view(self._builder.laid_out(value, Geometry.contiguous(value.geometry.sizes)), View(sizes))
+
+
+def _holds_inside(outer: Region, inner: Region) -> bool:
+    """Whether a write of ``inner`` can be kept inside the content of ``outer``: each element is there, once."""
+    return outer != inner and includes(outer, inner) and not has_internal_overlap(outer.geometry)
 
 
 def view_operand(call: Call, region: Region) -> Operand | None:

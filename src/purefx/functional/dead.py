@@ -7,6 +7,7 @@ from typing import Any
 from torch import fx
 
 from purefx._torch import OpOverload
+from purefx.functional.in_place import OnCopies
 from purefx.operators import ALWAYS_KEPT, facts
 
 
@@ -31,7 +32,8 @@ def without_dead_nodes(graph: fx.Graph, inputs: list[Any], *, keep: bool = False
 
 def has_effect(node: fx.Node) -> bool:
     """Whether running ``node`` matters although its value is not read."""
-    if not isinstance(node.target, OpOverload):
+    op = node.target.op if isinstance(node.target, OnCopies) else node.target
+    if not isinstance(op, OpOverload):
         return False
-    known = facts(node.target)
-    return known.random or node.target in ALWAYS_KEPT or (known.custom and known.results == 0)
+    known = facts(op)
+    return known.random or op in ALWAYS_KEPT or (known.custom and known.results == 0 and not known.written)

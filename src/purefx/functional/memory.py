@@ -8,7 +8,7 @@ from purefx.capture.recording import Call, Operand, Recording, Region, Storage, 
 from purefx.functional.builder import Builder, Value
 from purefx.functional.contents import Content, Reader
 from purefx.functional.patches import Patches, Written
-from purefx.functional.regions import includes
+from purefx.functional.regions import includes, once
 from purefx.layout import Geometry, Join, Part, Rest, assemble, box_of, has_internal_overlap
 from purefx.operators import aten
 
@@ -126,7 +126,7 @@ class Memory:
         regions = [w.region for w in self._dirty.get(content.region.storage, ())]
         regions = [r for r in regions if self.content(r) is content]
         whole = self._filled(content.region, regions)
-        return [content.region.physical] if whole else [r.physical for r in regions]
+        return [r.at(once(r.geometry)).physical for r in ([content.region] if whole else regions)]
 
     def _filled(self, whole: Region, regions: list[Region]) -> bool:
         if len(regions) < 2 or not whole.geometry.is_static or has_internal_overlap(whole.geometry):
@@ -161,3 +161,4 @@ class Memory:
 def has_rest(plan: Part) -> bool:
     """Whether ``plan`` takes something from the old value."""
     return isinstance(plan, Rest) or (isinstance(plan, Join) and any(map(has_rest, plan.parts)))
+

@@ -43,3 +43,12 @@ def chain_between(base: Region, region: Region) -> Chain | None:
 def needs_restride(geometry: Geometry) -> bool:
     """Whether a value without gaps can be laid out in the order of ``geometry`` (it repeats no element)."""
     return 0 not in geometry.strides or geometry.is_empty
+
+
+def once(geometry: Geometry) -> Geometry:
+    """``geometry`` with each element that it repeats by a stride of 0 only once: dimensions of size 1."""
+    if all(type(stride) is not int or stride for stride in geometry.strides):
+        return geometry
+    pairs = zip(geometry.sizes, geometry.strides, strict=True)
+    sizes = tuple(1 if type(stride) is int and stride == 0 else size for size, stride in pairs)
+    return Geometry(sizes, geometry.strides, geometry.offset)

@@ -27,6 +27,7 @@ from purefx.functional.builder import Builder, Value
 from purefx.functional.contents import Content
 from purefx.functional.dead import without_dead_nodes
 from purefx.functional.memory import Memory
+from purefx.functional.regions import chain_between, once
 from purefx.functional.roots import Root, infer_roots
 from purefx.functional.verify import check_functional
 from purefx.functional.writes import Writer
@@ -170,7 +171,10 @@ class _Rewriter:
             name = _identifier(root, i)
             value = self._builder.placeholder(name, root.region)
             self._owned.add(value.node)
-            self._roots.append((root, self._memory.begin(root.region, value)))
+            single = root.region.at(once(root.region.geometry))
+            chain = chain_between(root.region, single)
+            value = value if chain is None else self._builder.chain(value, chain)
+            self._roots.append((root, self._memory.begin(single, value)))
             inputs.append(RootInput(name, root))
         return inputs
 

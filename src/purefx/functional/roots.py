@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from purefx.capture.recording import Effect, Recording, Region, Storage
 from purefx.capture.session import Input
-from purefx.functional.regions import disjoint, includes
-from purefx.layout import Geometry, holds
+from purefx.functional.regions import disjoint, includes, once
+from purefx.layout import Geometry, has_internal_overlap, holds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,9 +62,11 @@ def _storage_roots(members: list[Input], regions: list[Region], writes: list[Reg
     for group, stray in _merged(shown, strays, writes):
         inside = tuple(m for m in members if m.before in group)
         everything = [*group, *stray]
-        base = next((m for m in inside if all(includes(m.before, r) for r in everything)), None)
+        written = any(not disjoint(w, r) for w in writes for r in everything)
+        bases = [m for m in inside if all(includes(m.before, r) for r in everything)]
+        base = next((m for m in bases if not written or not has_internal_overlap(once(m.before.geometry))), None)
         region = base.before if base is not None else _hull(everything)
-        yield Root(region, base, inside, any(not disjoint(region, w) for w in writes))
+        yield Root(region, base, inside, written)
 
 
 def _merged(

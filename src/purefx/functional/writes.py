@@ -33,7 +33,7 @@ class Writer:
         """Do the writes of ``call``, and make its new results known."""
         if call.op in OVERWRITES:
             self._overwrite(call)
-        elif self._is_list_write(call) and self._is_tangled(call):
+        elif len(call.written) > 1 and self._is_list_write(call) and self._is_tangled(call):
             for single in _one_by_one(call):
                 self.write(single)
         elif self._is_tangled(call):
@@ -89,12 +89,12 @@ class Writer:
     def _twin_repeats_numbers(self, call: Call) -> bool:
         """Whether the functional twin gives what the write would give.
 
-        Random numbers are drawn in the order of memory: the twin draws the same only without gaps.
+        Random numbers are drawn in the order of memory: the twin draws the same only where that is row-major.
         """
         if functional_twin(call.op) is None:  # type: ignore[arg-type]
             return False
         random = facts(call.op).random  # type: ignore[arg-type]
-        return not random or all(o.region.geometry.is_dense for o in call.written)
+        return not random or all(o.region.geometry.is_contiguous for o in call.written)
 
     def _by_twin(self, call: Call) -> None:
         twin = functional_twin(call.op)  # type: ignore[arg-type]

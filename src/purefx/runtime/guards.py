@@ -61,10 +61,10 @@ def spell_sources(capture: Capture, speller: Speller, names: dict[Input, str]) -
                 continue
             case ModuleState(table, key, name):
                 yield f"{names[known]} = {speller.name('state_of_' + name.rpartition('.')[0], table)}.get({key!r})"
-            case Held(tensor, cell, _) if cell is None:
+            case Held(tensor, None, _):
                 yield f"{names[known]} = {speller.name('held', tensor)}"
-            case Held(_, cell, _):
-                yield f"{names[known]} = {speller.name('cell', cell)}.cell_contents"
+            case Held(_, binding, _):
+                yield f"{names[known]} = {speller.name('variable_' + binding.name, binding)}.read()"
 
 
 def spell_conditions(capture: Capture, speller: Speller, names: dict[Input, str], leaves: list[str]) -> Iterator[str]:
@@ -130,8 +130,8 @@ def _source_conditions(name: str, known: Input, speller: Speller, leaves: list[s
                 yield f"{leaves[index]} is {name}"
             case ModuleState(table, key, path) if source is not known.sources[0]:
                 yield f"{speller.name('state_of_' + path.rpartition('.')[0], table)}.get({key!r}) is {name}"
-            case Held(tensor, cell, _) if cell is not None:
-                yield f"{speller.name('cell', cell)}.cell_contents is {speller.name('held', tensor)}"
+            case Held(tensor, binding, _) if binding is not None:
+                yield f"{speller.name('variable_' + binding.name, binding)}.read() is {speller.name('held', tensor)}"
             case _:
                 continue
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from purefx._torch import storage_key
+from purefx._torch import set_version, storage_key
 
 
 def sharing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
@@ -22,10 +22,11 @@ def sharing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
     return tuple(pattern)
 
 
-def count_writes(tensor: torch.Tensor, version: int) -> None:
-    """Bring the version counter of ``tensor`` to ``version``: eager counts each write, the epilogue writes once."""
-    while tensor._version < version:
-        torch.autograd.graph.increment_version(tensor)
+def set_versions(*versions: tuple[torch.Tensor, int]) -> None:
+    """Leave the version counters where eager leaves them: it counts each write, the wrapper writes once."""
+    for tensor, version in versions:
+        if tensor._version != version:
+            set_version(tensor, version)
 
 
 def same_value(given: Any, captured: Any) -> bool:

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import linecache
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count, groupby
@@ -23,7 +24,7 @@ from purefx._torch import pytree
 from purefx.analysis.replay import Fresh, How, Itself, Plain, Replay, Replayed, storages_of
 from purefx.capture.arguments import Leaf
 from purefx.capture.recording import Call, Operand, Region, Storage, Variable
-from purefx.capture.session import Capture, Input
+from purefx.capture.session import Capture, Input, TensorResult
 from purefx.functional.regions import chain_between, includes
 from purefx.functional.rewrite import (
     BaseOutput,
@@ -40,7 +41,7 @@ from purefx.layout import Chain
 from purefx.layout import Slice
 from purefx.runtime.guards import spell_conditions, spell_geometries, spell_sources, spell_symbols
 from purefx.runtime.spelling import METHODS, Speller
-from purefx.runtime.support import count_writes
+from purefx.runtime.support import set_versions
 
 _numbers = count()
 _METHOD_OF = {f"{op._schema.name.split('::')[1]}.{op._overloadname}": name for op, name in METHODS.items()}
@@ -109,7 +110,7 @@ class _WrapperWriter:
         body += self._write_back([o for o in written if o.region.storage not in resized])
         body += self._statements()
         body += self._write_back_resized([o for o in written if o.region.storage in resized])
-        body += self._count_writes()
+        body += self._set_versions()
         body += self._rebind()
         body += self._return()
         return ["def run(leaves):", f'    """Runs {name} with the graph that was made for such arguments."""', *_indented(body)]
@@ -126,11 +127,24 @@ class _WrapperWriter:
         return [f"{name}_version = {name}._version" for _, name in self._counted()]
 
     def _counted(self) -> list[tuple[Input, str]]:
-        return [(k, name) for k, name in self._inputs.items() if k.writes and not k.tensor.is_inference()]
+        """The tensors of the caller whose version counter may move: those whose memory is written."""
+        touched = {o.region.storage for o in self._functional.outputs if isinstance(o, WrittenOutput)}
+        moved = [(k, n) for k, n in self._inputs.items() if k.writes or k.before.storage in touched]
+        return [(known, name) for known, name in moved if not known.tensor.is_inference()]
 
-    def _count_writes(self) -> list[str]:
-        helper = self.speller.name("count_writes", count_writes)
-        return [f"{helper}({name}, {name}_version + {k.writes})" for k, name in self._counted()]
+    def _set_versions(self) -> list[str]:
+        pairs = [f"({name}, {name}_version + {k.writes})" for k, name in self._counted()]
+        pairs += [f"({name}, {version})" for name, version in self._result_versions().items()]
+        return [f"{self.speller.name('set_versions', set_versions)}({', '.join(pairs)})"] if pairs else []
+
+    def _result_versions(self) -> dict[str, int]:
+        hows = [*self._replay.results, *self._replay.rebound]
+        results = [*self._capture.results, *(r.result for r in self._capture.rebindings)]
+        found = {}
+        for how, result in zip(hows, results, strict=True):
+            if isinstance(how, Fresh | Replayed) and isinstance(result, TensorResult) and result.version is not None:
+                found[self._result(how)] = result.version
+        return found
 
     def _call_graph(self) -> list[str]:
         lines = [line for root in self._all_roots() for line in self._synthesise(root)]
@@ -197,34 +211,50 @@ class _WrapperWriter:
     def _write_back(self, outputs: list[WrittenOutput]) -> list[str]:
         if not outputs:
             return []
-        lines = [f"{self._target(o.root, o.region)}.copy_({self._outputs[o]})" for o in outputs]
+        lines = [f"{target}.copy_({self._outputs[o]})" for o, target in zip(outputs, self._targets(outputs), strict=True)]
         return [f"with {self.speller.name('no_grad', torch.no_grad)}():", *_indented(lines)]
 
-    def _target(self, root: Root, region: Region) -> str:
-        """The expression for ``region`` of the caller's memory: a view of a member, or of the synthetic base."""
-        members = [m for m in (root.base, *root.members) if m is not None]
+    def _targets(self, outputs: list[WrittenOutput]) -> list[str]:
+        """Where each output is written to.
+
+        Rule: the caller's version counters end where eager leaves them.  A write by way of ``x.data`` moves none,
+        and is used where eager's writes were fewer than these (``x.data.add_(1)`` in the program counts as none).
+        """
+        found = [self._target(o.root, o.region) for o in outputs]
+        counts = Counter(member for member, _, _ in found)
+        plain = {m for m, n in counts.items() if m is not None and not m.tensor.is_inference() and m.writes >= n}
+        return [f"{name}{'' if member in plain else '.data'}{views}" for member, name, views in found]
+
+    def _target(self, root: Root, region: Region) -> tuple[Input | None, str, str]:
+        """``region`` of the caller's memory: by views of a member, one that eager wrote if any, or of the base."""
+        members = sorted(root.members, key=lambda m: (m.writes == 0, m is not root.base))
         for member in members:
-            if includes(member.before, region) and not member.before.conj and not member.before.neg:
+            if includes(member.before, region):
                 chain = chain_between(member.before, region)
                 if chain is not None:
-                    return self._chained(self._inputs[member], chain)
+                    physical = f"{'.conj()' * member.before.conj}{'._neg_view()' * member.before.neg}"
+                    return member, self._inputs[member], self._chained(physical, chain)
         chain = chain_between(root.region, region)
         name = self._roots[root]
         if chain is not None:
-            return self._chained(name, chain)
+            return root.base, name, self._chained("", chain)
         geometry = region.geometry
         distance = self.speller.literal(geometry.offset - root.region.geometry.offset)
         sizes, strides = self.speller.literal(tuple(geometry.sizes)), self.speller.literal(tuple(geometry.strides))
-        return f"{name}.as_strided({sizes}, {strides}, {name}.storage_offset() + {distance})"
+        return root.base, name, f".as_strided({sizes}, {strides}, {name}.storage_offset() + {distance})"
 
     def _chained(self, name: str, chain: Chain) -> str:
         for step in chain:
             arguments = ", ".join(self.speller.literal(a) for a in step.arguments)
             if isinstance(step, Slice):
-                name = f"torch.ops.aten.slice.Tensor({name}, {arguments})"
+                name = f"{name}[{', '.join([':'] * step.dim + [self._bounds(step)])}]"
             else:
                 name = f"{name}.{_METHOD_OF[step.op]}({arguments})"
         return name
+
+    def _bounds(self, step: Slice) -> str:
+        start, stop = self.speller.literal(step.start), self.speller.literal(step.stop)
+        return f"{start}:{stop}" if step.step == 1 else f"{start}:{stop}:{self.speller.literal(step.step)}"
 
     def _write_back_resized(self, outputs: list[WrittenOutput]) -> list[str]:
         """Storages that have another size now are written once their tensors have their new geometry."""

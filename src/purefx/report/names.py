@@ -1,0 +1,88 @@
+"""What things are called in reports: as the user would type them in the function's own words.
+
+def step(x, cache): ...
+step({"a": x}, cache)      args[0]['a']  is called  x['a'],  args[1]  is called  cache
+returns (y, {"n": z})      the results are called  result[0]  and  result[1]['n']
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from purefx._torch import pytree
+from purefx.capture.arguments import Leaf, Source, state_tables
+from purefx.capture.session import Capture, Input, Rebinding
+
+_ARGUMENT = re.compile(r"args\[(\d+)\](.*)", re.DOTALL)
+_KEYWORD = re.compile(r"kwargs\['(\w+)'\](.*)", re.DOTALL)
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """The name of ``function``; that of its class for a callable object."""
+    name: str = getattr(function, "__name__", type(function).__name__)
+    return name if name.isidentifier() else "program"
+
+
+def argument_names(capture: Capture) -> dict[Input, str]:
+    """The name of each input: a path from a parameter of the function, or where the program found it."""
+    parameters = _positional(capture.function)
+    return {known: _source_name(known.sources[0], parameters) for known in capture.inputs}
+
+
+def leaf_names(capture: Capture) -> tuple[str, ...]:
+    """The name of each leaf of the arguments, tensor or not."""
+    parameters = _positional(capture.function)
+    return tuple(_renamed(name, parameters) for name in capture.flat.names)
+
+
+def result_names(capture: Capture) -> tuple[str, ...]:
+    """The name of each result: ``result`` and the way to it."""
+    count = len(capture.results)
+    whole = pytree.tree_unflatten(list(range(count)), capture.structure)
+    paths, _ = pytree.tree_flatten_with_path(whole)
+    return tuple(f"result{pytree.keystr(path)}" for path, _ in paths)
+
+
+def rebinding_name(capture: Capture, rebinding: Rebinding) -> str:
+    """The attribute that the program binds, as a path from the module that the user knows."""
+    for name, module in capture.modules:
+        for prefix, owner in module.named_modules():
+            if any(table is rebinding.table for table in state_tables(owner)):
+                return ".".join(filter(None, (name, prefix, rebinding.key)))
+    return rebinding.key
+
+
+def identifier(name: str) -> str:
+    """``name`` as a Python identifier: what a graph's input is called."""
+    word = re.sub(r"\W+", "_", name).strip("_") or "x"
+    return f"x_{word}" if word[0].isdigit() else word
+
+
+def _source_name(source: Source, parameters: list[str]) -> str:
+    return _renamed(source.name, parameters) if isinstance(source, Leaf) else source.name
+
+
+def _renamed(name: str, parameters: list[str]) -> str:
+    keyword = _KEYWORD.fullmatch(name)
+    if keyword is not None:
+        return keyword[1] + keyword[2]
+    positional = _ARGUMENT.fullmatch(name)
+    if positional is not None and int(positional[1]) < len(parameters):
+        return parameters[int(positional[1])] + positional[2]
+    return name
+
+
+def _positional(function: Callable[..., Any]) -> list[str]:
+    """The names of the parameters that positional arguments go to, as far as they have one each."""
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        parameters = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):  # a callable that does not tell
+        return []
+    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [parameter.name for parameter in parameters if parameter.kind in named]
