@@ -36,7 +36,8 @@ class OutputType(Enum):
     ``alias_of_intermediate_save_as_output``       shows a base made inside, as the first output to do so
     ``alias_of_intermediate``                      shows a base that an earlier output has saved
     ``alias_of_intermediate_base_is_user_output``  shows a base that is itself an output
-    ``unsafe_view_alias``                          a differentiable view of a base that nobody else reaches
+    ``unsafe_view_alias``                          a view whose base is hidden; never the answer here, because
+                                                   eager shows the base (``_base``): such a base is saved
     ``custom_function_view``                       a custom autograd function's view of an argument
     """
 

@@ -230,7 +230,8 @@ WRITES: tuple[Row, ...] = (
     lambda s, x, t: f"{x}[{s.slices(t)}] = {s.small()}",
     lambda s, x, t: f"{x}[{s.slices(t)}] += {s.small()}",
     lambda s, x, t: f"{x}[{s.index(t, 0)}] = {s.partner(t[0])}",
-    lambda s, x, t: f"{x}[{x} > {s.small()}] = {s.small()}",
+    # a mask without dimensions is data-dependent control flow in PyTorch's own indexing: refused
+    lambda s, x, t: f"{x}[{x} > {s.small()}] = {s.small()}" if t.dim() else f"{x}.fill_({s.small()})",
     lambda s, x, t: f"{x}[{s.indices(t, 0)}] = {s.small()}",
     lambda s, x, t: f"{x}.index_put_(({s.indices(t, 0)},), {x}.sum(), accumulate=True)",
     lambda s, x, t: (

@@ -230,11 +230,7 @@ class _Outputs:
         if _is_custom(result) and result.region.storage in self._storages:
             return OutputType.custom_function_view, None, ()
         if not isinstance(self._hows[id(result)], Replayed):
-            return (
-                (OutputType.unsafe_view_alias if _is_differentiable_view(result) else OutputType.non_alias),
-                None,
-                (),
-            )
+            return OutputType.non_alias, None, ()
         origin = infer_origin(result, self._replay, self._capture.inputs)
         if origin.base in self._arguments:
             return OutputType.alias_of_input, self._arguments[origin.base], origin.chain
@@ -252,11 +248,6 @@ class _Outputs:
         index = self._bases.setdefault(origin.base, len(self._bases))
         kind = OutputType.alias_of_intermediate if known else OutputType.alias_of_intermediate_save_as_output
         return kind, index, origin.chain
-
-
-def _is_differentiable_view(result: TensorResult) -> bool:
-    base = result.fake._base
-    return base is not None and result.fake.requires_grad and base.requires_grad
 
 
 def _is_custom(result: TensorResult) -> bool:

@@ -16,8 +16,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from purefx.capture.recording import Call, Effect, Recording, Region, Storage, Variable
 from purefx.capture.session import Capture, Input, PlainResult, Result, TensorResult
+from purefx.layout import holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +107,20 @@ def _how(result: Result, own: dict[Variable, Input], shared: set[Storage], reach
             return Plain(value)
         case TensorResult(variable, region) if variable in own:
             return Itself(own[variable])
-        case TensorResult(variable, region, fake) if region.storage in shared or fake._is_view():
+        case TensorResult(variable, region, fake) if region.storage in shared or not _is_whole(region, fake):
             reached.add(variable)
             return Replayed(variable)
         case TensorResult(variable, region):
             return Fresh(variable, region)
+
+
+def _is_whole(region: Region, fake: torch.Tensor) -> bool:
+    """Whether a tensor is all of its storage, so that a new one is like it in every way that a caller can see."""
+    if fake._is_view():
+        return False
+    low, high = region.geometry.span()
+    whole = holds(low == 0) and holds(high * region.dtype.itemsize == fake.untyped_storage().nbytes())
+    return whole or not region.geometry.is_static
 
 
 class _History:

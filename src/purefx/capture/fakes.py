@@ -83,9 +83,7 @@ class FakeFactory:
                 if other.is_conj() or tensor.is_conj() or not count_writes_together(tensor, other):
                     continue
                 alias = made.detach()  # an alias that counts with it; a view would have a base
-                if tensor.dtype != other.dtype:
-                    low, high = Geometry(tuple(made.shape), made.stride(), made.storage_offset()).span()
-                    alias = alias.as_strided_((high - low,), (1,), low).view(tensor.dtype)
+                alias = alias if tensor.dtype == other.dtype else _flat(alias, tensor.dtype)
                 return alias.as_strided_(sizes, strides, offset)
             with without_modes():
                 meta = torch.empty(0, dtype=tensor.dtype, device="meta").set_(
@@ -118,11 +116,17 @@ def _view(base: torch.Tensor, dtype: torch.dtype, shape: Shape) -> torch.Tensor:
     own = Geometry(tuple(base.shape), base.stride(), base.storage_offset())
     chain = reify_dtype(own, base.itemsize, Geometry(*shape), dtype.itemsize, dtype)
     if chain is None:
-        flat = base.as_strided((own.span()[1],), (1,), 0).view(dtype)
-        return flat.as_strided(*shape)
+        return _flat(base, dtype).as_strided(*shape)
     for step in chain:
         base = resolve_op(step.op)(base, *step.arguments)
     return base
+
+
+def _flat(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """All the memory of ``tensor`` as elements of ``dtype``."""
+    unit = max(tensor.itemsize, dtype.itemsize)
+    count = tensor.untyped_storage().nbytes() // unit * (unit // tensor.itemsize)
+    return tensor.as_strided((count,), (1,), 0).view(dtype)
 
 
 def _with_bits(fake: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

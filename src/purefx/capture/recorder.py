@@ -38,9 +38,10 @@ from purefx.capture.recording import (
     data_of,
     map_tree,
     operands_of,
+    restrided,
     swap_data,
 )
-from purefx.capture.rehearsal import needs_rehearsal, rehearse
+from purefx.capture.rehearsal import needs_rehearsal, rehearse, rehearse_error
 from purefx.errors import UnsupportedOperator, UnsupportedTensor
 from purefx.layout import Geometry
 from purefx.operators import ALWAYS_KEPT, HIDDEN_WRITES, argument, facts, resizes_storage
@@ -104,7 +105,12 @@ class Recorder(TorchDispatchMode):
             known = self._known(self.recording, operands[0])
             if known is not None:
                 return known
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
+            if isinstance(func, OpOverload):
+                rehearse_error(func, recorded_args, recorded_kwargs, error)
+            raise
         if isinstance(func, OpOverload):
             _count_list_writes(func, args, kwargs)
         self._append(func, recorded_args, recorded_kwargs, result, (args, kwargs))
@@ -219,6 +225,8 @@ class Recorder(TorchDispatchMode):
         if not outputs and effect is Effect.NONE and not _is_kept(func, result):
             return
         call = self._call(func, args, kwargs, results, outputs, written, effect, fresh, resized)
+        if func is aten.as_strided_copy.default:
+            self.recording.regions[operands[0].region.storage].setdefault(restrided(call))
         for position, output in enumerate(outputs):
             self.recording.producers.setdefault(output.region, (call, position))
 

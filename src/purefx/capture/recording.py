@@ -164,6 +164,13 @@ class Recording:
         return "\n".join(map(str, self.calls))
 
 
+def restrided(call: Call) -> Region:
+    """The region that a call of ``as_strided`` or ``as_strided_copy`` reads."""
+    region, (_, sizes, strides, *rest) = call.operands[0].region, call.args
+    offset = rest[0] if rest and rest[0] is not None else region.geometry.offset
+    return region.at(Geometry(tuple(sizes), tuple(strides), offset))
+
+
 def map_tree(function: Callable[[Any], Any], tree: Tree) -> Tree:
     """``tree`` with ``function`` applied to everything in it that is not a list, tuple, dict or slice."""
     if isinstance(tree, list):

@@ -36,21 +36,36 @@ def needs_rehearsal(op: OpOverload, operands: tuple[Operand, ...], written: tupl
 
 def rehearse(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> None:
     """Run ``op`` on zeros with the geometry of its operands, and let its error through."""
+    error = _error_on_zeros(op, args, kwargs)
+    if error is not None and "single memory location" in str(error):  # others come from the zeros
+        raise error
+
+
+def rehearse_error(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree], error: Exception) -> None:
+    """Raise what eager raises where the fake kernel of ``op`` raised ``error``, if it is of the same type."""
+    if facts(op).custom:
+        return
+    real = _error_on_zeros(op, args, kwargs)
+    if real is not None and type(real) is type(error):
+        raise real from None
+
+
+def _error_on_zeros(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Exception | None:
     memories: dict[Storage, torch.UntypedStorage] = {}
     try:
         with without_modes():
             real = map_tree(lambda x: _zeros(x, memories), (args, kwargs))
     except _CannotRehearse:
-        return
+        return None
     seed = torch.get_rng_state()
     try:
         with without_modes(), torch.no_grad():
             op(*real[0], **real[1])
-    except RuntimeError as error:
-        if "single memory location" in str(error):  # other errors come from the zeros, not from the geometry
-            raise
+    except Exception as error:  # whatever eager raises is the answer
+        return error
     finally:
         torch.set_rng_state(seed)
+    return None
 
 
 class _CannotRehearse(Exception):

@@ -308,9 +308,7 @@ class _Session:
         )
 
     def _own_version(self, fake: torch.Tensor) -> int | None:
-        storage = self._recorder.region(fake).storage
-        mates = [known.fake for known in self._inputs.values() if known.before.storage is storage]
-        if fake.is_inference() or any(count_writes_together(fake, mate) for mate in mates):
+        if fake.is_inference() or any(count_writes_together(fake, known.fake) for known in self._inputs.values()):
             return None
         return fake._version
 

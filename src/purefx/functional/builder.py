@@ -16,11 +16,22 @@ from torch import fx
 
 from purefx._torch import OpOverload, PythonReferenceAnalysis, ShapeEnv, resolve_op, sympy_interp
 from purefx.capture.recording import Region, map_tree
-from purefx.layout import Chain, Geometry, Step
-from purefx.layout import Permute
+from purefx.layout import Chain, Geometry, Permute, Step, holds
 
 aten = torch.ops.aten
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+SCATTERS = frozenset(
+    {
+        aten.as_strided_scatter.default,
+        aten.copy.default,
+        aten.diagonal_scatter.default,
+        aten.select_scatter.default,
+        aten.slice_scatter.default,
+    }
+)
+"""Operators whose result has, in eager, the storage offset of their first operand."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,15 +168,6 @@ class Builder:
         made = self.value(node, Geometry.contiguous(turned.geometry.sizes), value.dtype, (False, False), node)
         return made if turned is value else self.view(made, Permute(back))
 
-    def with_strides(self, value: Value, wanted: Geometry) -> Value:
-        """``value``, whose strides are those of ``wanted`` but for dimensions of size 1, with all strides."""
-        geometry = Geometry(wanted.sizes, wanted.strides, value.geometry.offset)
-        if value.geometry == geometry:
-            return value
-        args = (value.node, list(wanted.sizes), list(wanted.strides), geometry.offset)
-        node = self.call(aten.as_strided.default, args)
-        return self.value(node, geometry, value.dtype, (value.conj, value.neg), value.origin)
-
     def strided_as(self, value: Value, wanted: Geometry, device: torch.device) -> Value:
         """A copy of ``value`` in memory of its own with exactly the strides of ``wanted``, gaps included."""
         if wanted.is_dense:
@@ -175,6 +177,12 @@ class Builder:
         node = self.call(aten.copy.default, (empty, value.node))
         geometry = Geometry(wanted.sizes, wanted.strides, 0)
         return self.value(node, geometry, value.dtype, (False, False), node)
+
+    def starts_at_zero(self, value: Value) -> bool:
+        """Whether the first element of ``value`` is certainly the first of its storage, in every backend."""
+        made_by = value.origin.target
+        inherits = made_by in SCATTERS or value.origin.op in ("placeholder", "get_attr")
+        return not inherits and holds(value.geometry.offset == 0)
 
     def copy(self, value: Value) -> Value:
         """``value`` in memory of its own."""

@@ -137,8 +137,6 @@ class Reader:
         if not fits(value.geometry, region.geometry) and needs_restride(region.geometry):
             content.value = self._builder.laid_out(value, region.geometry)
             content.derived.clear()
-        if region.geometry.is_static and region.geometry.is_dense and content.value.geometry.is_dense:
-            content.value = self._builder.with_strides(content.value, region.geometry)
         content.value = self._builder.with_bits(content.value, conj=region.conj, neg=region.neg)
 
     def _derive(self, content: Content, region: Region) -> Value:
@@ -236,7 +234,7 @@ class Reader:
     def strided_exactly(self, content: Content) -> Value:
         """The value of ``content``, laid out exactly as its region."""
         value, region = content.value, content.region
-        if not value.geometry.same_layout(region.geometry):
+        if not value.geometry.same_layout(region.geometry) or not self._builder.starts_at_zero(value):
             value = self._builder.strided_as(value, region.geometry, region.storage.device)
             content.value = value
             content.derived.clear()
@@ -290,7 +288,18 @@ class Reader:
         except NotViewable:
             return builder.view(builder.laid_out(value, Geometry.contiguous(value.geometry.sizes)), back)
 
+    def _scatter_retyped(self, content: Content, patch: Content) -> Value:
+        """The same where the dtypes differ: all of ``content`` is read as elements of the patch's dtype."""
+        unit, region = patch.region.dtype.itemsize, content.region
+        low, high = (edge * region.dtype.itemsize // unit for edge in region.geometry.span())
+        flat = Region(region.storage, Geometry((high - low,), (1,), low), patch.region.dtype)
+        retyped = Content(flat, self._reified(content, flat))
+        retyped.value = self._scatter_by_strides(retyped, patch)
+        return self._reified(retyped, region)
+
     def _scatter_by_strides(self, content: Content, patch: Content) -> Value:
+        if patch.region.dtype != content.region.dtype:
+            return self._scatter_retyped(content, patch)
         base = self.strided_exactly(content)
         wanted, own = patch.region.geometry, base.geometry.offset - content.region.geometry.offset
         arguments = (list(wanted.sizes), list(wanted.strides), wanted.offset + own)

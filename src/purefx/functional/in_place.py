@@ -64,7 +64,7 @@ class OnCopies:
                 kept.append(x)
 
         map_tree(keep, result)
-        return (*kept, *(bases[i] for i in self.written))
+        return (*kept, *(bases[i].detach() for i in self.written))  # not views of the copies
 
 
 def with_strides_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -11,15 +11,15 @@ are, in this order: the written regions, the results, the bases that several res
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from purefx._torch import HigherOrderOperator, ShapeEnv, pytree
-from purefx.analysis.replay import Base, Fresh, Plain, Replay
-from purefx.capture.recording import Call, Constant, Effect, Operand, Recording, Region, Variable, map_tree
+from purefx.analysis.replay import Fresh, Plain, Replay
+from purefx.capture.recording import Call, Constant, Effect, Operand, Recording, Region, Variable, restrided
 from purefx.capture.session import Capture, Input, TensorResult, capture
 from purefx.errors import UnsupportedOperator
 from purefx.functional.bodies import example, with_bodies
@@ -31,7 +31,7 @@ from purefx.functional.regions import chain_between, once
 from purefx.functional.roots import Root, infer_roots
 from purefx.functional.verify import check_functional
 from purefx.functional.writes import Writer
-from purefx.operators import READS_STORAGE
+from purefx.operators import aten
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,18 +63,23 @@ class WrittenOutput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResultOutput:
-    """A graph output: a result whose memory nobody else can reach."""
+    """A graph output: a result whose memory nobody else can reach.
+
+    ``is_view`` tells that the graph returns a view of a tensor that nobody else has.
+    """
 
     variable: Variable
     region: Region
+    is_view: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BaseOutput:
-    """A graph output: memory made inside that several results show."""
+    """A graph output: memory made inside that several results show; ``is_view`` as in `ResultOutput`."""
 
     variable: Variable
     region: Region
+    is_view: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,10 +208,12 @@ class _Rewriter:
             value = self._builder.constant(call.args[0].value, call.outputs[0].region)
             self._memory.define(call, [value])
             return
-        if call.op in READS_STORAGE:
-            args, kwargs = map_tree(self._read_exactly, call.args), map_tree(self._read_exactly, call.kwargs)
-        else:
-            args, kwargs = self._memory.read_tree(call.args), self._memory.read_tree(call.kwargs)
+        if call.op is aten.as_strided_copy.default:
+            self._memory.define(call, [self._builder.copy(self._memory.read(restrided(call)))])
+            return
+        if call.op is aten.as_strided_scatter.default:
+            call = _scatter_from_start(call)
+        args, kwargs = self._memory.read_tree(call.args), self._memory.read_tree(call.kwargs)
         node = self._builder.call(call.op, args, kwargs)
         if isinstance(call.results, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             self._builder.symbols[call.results.node.expr] = node
@@ -218,13 +225,6 @@ class _Rewriter:
                 values.append(self._builder.fresh(node if alone else self._builder.item(node, i), output.region))
         self._memory.define(call, values)
 
-    def _read_exactly(self, x: Any) -> Any:
-        if not isinstance(x, Operand):
-            return x
-        content = self._memory.content(x.region)
-        self._memory.read_exactly(content.region)
-        return self._memory.read_exactly(x.region)
-
     def _outputs(self) -> list[tuple[GraphOutput, Any]]:
         outputs: list[tuple[GraphOutput, Any]] = []
         for root, content in self._roots:
@@ -233,17 +233,18 @@ class _Rewriter:
                 outputs.append((WrittenOutput(root, region), node))
         hows = dict.fromkeys([*self._replay.results, *self._replay.rebound])
         for variable, region in dict.fromkeys((h.variable, h.region) for h in hows if isinstance(h, Fresh)):
-            outputs.append((ResultOutput(variable, region), self._own(self._memory.read_exactly(region))))
+            node = self._own(self._memory.read_exactly(region))
+            outputs.append((ResultOutput(variable, region, self._is_view(node)), node))
         for base in self._replay.bases:
-            region = self._base_region(base)
-            outputs.append((BaseOutput(base.variable, region), self._own(self._memory.read_exactly(region))))
+            node = self._own(self._memory.read_exactly(base.region))
+            outputs.append((BaseOutput(base.variable, base.region, self._is_view(node)), node))
         for how in hows:
             if isinstance(how, Plain) and isinstance(how.value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
                 outputs.append((NumberOutput(how.value), self._builder.lower(how.value)))
         return outputs
 
-    def _base_region(self, base: Base) -> Region:
-        return base.region
+    def _is_view(self, node: fx.Node) -> bool:
+        return self._builder.values[node].origin is not node
 
     def _own(self, value: Value, *, keep_strides: bool = True) -> fx.Node:
         """The node of ``value``, or of a copy where an output or the caller already has its memory."""
@@ -255,6 +256,13 @@ class _Rewriter:
             value = copied
         self._owned.add(value.origin)
         return value.node
+
+
+def _scatter_from_start(call: Call) -> Call:
+    """An ``as_strided_scatter`` whose offset counts from the first element of its tensor, as the graph's do."""
+    region, (_, source, sizes, strides, *rest) = call.operands[0].region, call.args
+    start = (rest[0] if rest and rest[0] is not None else region.geometry.offset) - region.geometry.offset
+    return replace(call, args=(call.args[0], source, sizes, strides, start))
 
 
 def _identifier(root: Root, index: int) -> str:

@@ -86,7 +86,9 @@ def _merged(
             else:
                 kept.append(group)
         groups = [*kept, joined]
-    return [g for g in groups if g[0]]
+    homeless = [region for group in groups if not group[0] for region in group[1]]
+    housed = [group for group in groups if group[0]]
+    return [(housed[0][0], housed[0][1] + homeless), *housed[1:]]
 
 
 def _existed(region: Region) -> bool:

@@ -296,7 +296,7 @@ _ATTRIBUTES: Mapping[str, Callable[[Tensor], Fact]] = {
     "dtype": lambda tensor: str(tensor.dtype),
     "device": lambda tensor: str(tensor.device),
     "layout": lambda tensor: str(tensor.layout),
-    "strides": lambda tensor: str(tensor.stride()),
+    "strides": lambda tensor: str(_telling_strides(tensor)),
     "storage offset": lambda tensor: str(tensor.storage_offset()),
     "storage bytes": lambda tensor: str(tensor.untyped_storage().nbytes()),
     "requires_grad": lambda tensor: str(tensor.requires_grad),
@@ -474,6 +474,11 @@ _VIEW_NODES = frozenset(f"{view}Backward{n}" for view in _VIEWS.split() for n in
 
 _ERROR = Name("call", "error type")
 _MESSAGE = Name("call", "error message")
+
+
+def _telling_strides(tensor: Tensor) -> tuple[int, ...]:
+    """The strides that say where elements are: that of a dimension of size 1 is never used, and operators differ."""
+    return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
 
 
 def compare(

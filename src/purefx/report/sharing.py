@@ -68,18 +68,28 @@ class Sharing:
     overlaps: tuple[Overlap, ...]
 
     @property
+    def is_partly_written(self) -> bool:
+        """Some tensor shows more of the storage than what is written back in one go."""
+        return any(not includes(written, shown.region) for written in self.written for shown in self.tensors)
+
+    @property
     def unit(self) -> Region:
         """A region of the narrowest dtype: storage elements are counted in it."""
         return min((shown.region for shown in self.tensors), key=lambda region: region.dtype.itemsize)
 
 
 def infer_sharing(stages: Stages) -> tuple[Sharing, ...]:
-    """For each storage that some tensor of the caller shows after the call: who shows what of it."""
+    """For each storage that some tensor of the caller shows after the call: who shows what of it.
+
+    A result that is an argument or another result is told once, under the first name.
+    """
     shown: dict[Storage, dict[str, Region]] = {}
     for known, name in argument_names(stages.capture).items():
         shown.setdefault(known.after.storage, {})[name] = known.after
+    told = {known.variable for known in stages.capture.inputs}
     for name, result in zip(result_names(stages.capture), stages.capture.results, strict=True):
-        if isinstance(result, TensorResult):
+        if isinstance(result, TensorResult) and result.variable not in told:
+            told.add(result.variable)
             shown.setdefault(result.region.storage, {})[name] = result.region
     written: dict[Storage, list[Region]] = {}
     for output in stages.functional.outputs:

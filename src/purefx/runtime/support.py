@@ -38,3 +38,4 @@ def same_value(given: Any, captured: Any) -> bool:
             given == captured or (math.isnan(given) and math.isnan(captured))
         )
     return bool(given == captured)
+

@@ -158,7 +158,12 @@ class _WrapperWriter:
         statement = f"({', '.join(names)},) = {call}" if names else call
         if self._capture.grad_before:
             statement = f"with {self.speller.name('no_grad', torch.no_grad)}():\n    {statement}"
-        return [*lines, *statement.split("\n"), *self._made_in_inference_mode()]
+        return [*lines, *statement.split("\n"), *self._without_bases(), *self._made_in_inference_mode()]
+
+    def _without_bases(self) -> list[str]:
+        """A result that is no view in eager must not show a base, although the graph made it as a view."""
+        made = [o for o in self._functional.outputs if isinstance(o, ResultOutput | BaseOutput) and o.is_view]
+        return [f"{self._outputs[o]} = {self._outputs[o]}.detach()" for o in made]
 
     def _made_in_inference_mode(self) -> list[str]:
         """Results that the program made in an inference mode of its own are inference tensors."""
