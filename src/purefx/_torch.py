@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree  # the flattening that torch.compile and transformers register types with
+from torch._dynamo.source import ConstantSource  # names a size symbol; the symbol factory asks for a source
 from torch._ops import HigherOrderOperator, OpOverload  # the types of operators; no public spelling
 from torch._subclasses.fake_tensor import (  # fake tensors have no public constructor
     DataDependentOutputException,
@@ -33,6 +34,7 @@ from torch.utils._sympy.printers import PythonPrinter  # prints a size expressio
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 __all__ = [
+    "ConstantSource",
     "DataDependentOutputException",
     "DimDynamic",
     "DynamicOutputShapeException",

@@ -1,4 +1,4 @@
-"""The front doors: functionalize, trace, compile."""
+"""The front doors: functionalize, trace, compile, explain, check."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+import purefx.report.check as checking
 from purefx._torch import pytree
-from purefx.capture.arguments import flatten
-from purefx.pipeline import Backend, Stages, build, compile_graph, graph_module, run_stages
+from purefx.pipeline import Backend, build, compile_graph, graph_module, run_stages
 from purefx.program import Program
+from purefx.report.check import CheckReport
+from purefx.report.explain import Explanation
+from purefx.report.explain import explain as explain_stages
 from purefx.runtime.wrapper import Wrapper
 
 P = ParamSpec("P")
@@ -80,9 +83,7 @@ class Compiled:
 
     def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> Wrapper:
         stages = run_stages(self.function, args, kwargs, dynamic=False)
-        module = graph_module(stages)
-        run_graph = compile_graph(module, self.backend, example_inputs(stages))
-        wrapper = build(stages, run_graph)
+        wrapper = build(stages, compile_graph(stages, self.backend))
         if self._captures:
             log.info("%s: capture %d, for arguments that no specialisation fits", self._name(), self._captures + 1)
         self.specialisations[self._captures] = (structure, wrapper)
@@ -96,9 +97,13 @@ class Compiled:
         return getattr(self.function, "__name__", type(self.function).__name__)
 
 
-def example_inputs(stages: Stages) -> list[Any]:
-    """Tensors with the geometry of the graph's inputs."""
-    return list(stages.functional.inputs)
+def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+    """Who writes what, who shares memory with whom, how each result is made, and which copies exist and why."""
+    return explain_stages(run_stages(function, args, kwargs, dynamic=False))
 
 
-__all__ = ["CACHE_SIZE", "Compiled", "compile", "flatten", "functionalize", "trace"]
+def check(
+    function: Callable[..., Any], *args: Any, backend: Backend | None = None, **kwargs: Any
+) -> CheckReport:
+    """Run ``function`` in eager and compiled, on equal copies of the arguments, and list what a caller sees differ."""
+    return checking.check(function, *args, compile=functools.partial(compile, backend=backend), **kwargs)

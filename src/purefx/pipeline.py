@@ -8,13 +8,16 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
+from purefx._torch import FakeTensor, without_modes
 from purefx.analysis.gradients import check_no_gradients
 from purefx.analysis.replay import Replay, infer_replay
+from purefx.capture.recording import Region
 from purefx.capture.session import Capture, capture
 from purefx.errors import BackendFailed
 from purefx.functional.known import find_number
-from purefx.functional.rewrite import Functional, functionalize, module_of
+from purefx.functional.rewrite import Functional, RootInput, functionalize, module_of
 from purefx.runtime.wrapper import Wrapper, build_wrapper
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -39,7 +42,7 @@ def run_stages(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
 
 
 def graph_module(stages: Stages) -> fx.GraphModule:
-    """The functional graph as a module; ``meta['val']`` of each input is a fake tensor of its geometry."""
+    """The functional graph as a module."""
     return module_of(stages.functional)
 
 
@@ -48,10 +51,17 @@ def build(stages: Stages, run_graph: Callable[..., Any]) -> Wrapper:
     return build_wrapper(stages.capture, stages.replay, stages.functional, run_graph)
 
 
-def compile_graph(module: fx.GraphModule, backend: Backend | None, examples: list[Any]) -> Callable[..., Any]:
-    """``module`` as compiled by ``backend``; BackendFailed if that raises or returns no callable."""
+def compile_graph(stages: Stages, backend: Backend | None) -> Callable[..., Any]:
+    """The functional graph as compiled by ``backend``; BackendFailed if that raises or returns no callable.
+
+    The backend gets fake tensors as example inputs, and each node's fake value as ``meta["val"]``.
+    """
+    module = graph_module(stages)
     if backend is None:
         return module.forward
+    examples = [_example(stages, given) for given in stages.functional.inputs]
+    with without_modes():
+        FakeTensorProp(module, stages.capture.fake_mode).propagate_dont_convert_inputs(*examples)
     try:
         compiled = backend(module, examples)
     except Exception as error:
@@ -61,8 +71,19 @@ def compile_graph(module: fx.GraphModule, backend: Backend | None, examples: lis
     return compiled
 
 
+def _example(stages: Stages, given: Any) -> Any:
+    """A fake tensor, or a symbol, that looks like the graph input ``given``."""
+    if not isinstance(given, RootInput):
+        return given.symbol
+    return _fake(given.root.region, stages.capture)
+
+
+def _fake(region: Region, captured: Capture) -> torch.Tensor:
+    geometry = region.geometry
+    meta = torch.empty_strided(geometry.sizes, geometry.strides, dtype=region.dtype, device="meta")
+    made: torch.Tensor = FakeTensor(captured.fake_mode, meta, region.storage.device)
+    return made
+
+
 def _name(backend: Any) -> str:
     return getattr(backend, "__name__", type(backend).__name__)
-
-
-__all__ = ["Backend", "Stages", "build", "compile_graph", "graph_module", "run_stages", "torch"]

@@ -38,7 +38,7 @@ LEAVES = (
     "{}",
 )
 HELD = "torch.arange(4.)"
-CONSTANTS = ("None", "3", "2.5", "True", "'text'", "{x}.shape", "{x}.stride()", "{x}.dim()", "{x}.numel()")
+CONSTANTS = ("None", "3", "2.5", "True", "'text'", "{x}.shape", "{x}.dim()", "{x}.numel()")
 KEPT_ERRORS = 0.05
 """How many of the writes that eager refuses stay in the program."""
 INPUT_VIEWS: tuple[Row, ...] = (*VIEWS, retyped, retyped)

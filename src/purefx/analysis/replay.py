@@ -82,7 +82,7 @@ def infer_replay(capture: Capture) -> Replay:
     reached = _Reached(history, own)
     hows: dict[int, How] = {id(result): _how(result, own, shared, reached) for result in results}
     for known in capture.inputs:
-        if known.after != known.before:
+        if known.after != known.before or known.variable in history.resized:
             reached.add(known.variable)
     statements = tuple(call for call in capture.recording if call in reached.calls)
     return Replay(
@@ -129,11 +129,14 @@ class _History:
     def __init__(self, recording: Recording) -> None:
         self.makers: dict[Variable, Call] = {}
         self.changes: dict[Variable, list[Call]] = {}
+        self.resized: set[Variable] = set()
         self.first_of: dict[Storage, Variable] = {}
         for variable in recording.variables:
             self.first_of.setdefault(variable.first.storage, variable)
         for call in recording:
             if call.effect in (Effect.GEOMETRY, Effect.STORAGE):
+                if call.effect is Effect.STORAGE:
+                    self.resized.update(o.variable for o in call.written)
                 for operand in call.written:
                     self.changes.setdefault(operand.variable, []).append(call)
             elif call.effect is Effect.VIEW:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
-from torch._dynamo.source import ConstantSource
 
 from purefx._torch import (
+    ConstantSource,
     DimDynamic,
     FakeTensor,
     FakeTensorMode,

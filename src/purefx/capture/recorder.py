@@ -107,9 +107,9 @@ class Recorder(TorchDispatchMode):
                 return known
         try:
             result = func(*args, **kwargs)
-        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
+        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, AssertionError):
             if isinstance(func, OpOverload):
-                rehearse_error(func, recorded_args, recorded_kwargs, error)
+                rehearse_error(func, recorded_args, recorded_kwargs)
             raise
         if isinstance(func, OpOverload):
             _count_list_writes(func, args, kwargs)

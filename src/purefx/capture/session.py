@@ -19,6 +19,7 @@ from purefx._torch import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
+    FakeTensorMode,
     GuardOnDataDependentSymNode,
     ShapeEnv,
     UnsupportedFakeTensorException,
@@ -121,8 +122,14 @@ class Capture:
     grad_before: bool
     grad_after: bool
     inference: bool
-    env: ShapeEnv
+    fake_mode: FakeTensorMode
     dynamic: bool
+
+    @property
+    def env(self) -> ShapeEnv:
+        """What is known of the symbols in sizes."""
+        env: ShapeEnv = self.fake_mode.shape_env
+        return env
 
 
 def nothing_known(recording: Recording, operand: Operand) -> None:
@@ -176,7 +183,7 @@ class _Session:
             self._read_inputs()
         return Capture(
             self._function, self._recorder.recording, self._flat, tuple(self._inputs.values()), tuple(self._modules),
-            results, structure, rebindings, grad_before, grad_after, inference, self._fakes.env, self._fakes.dynamic,
+            results, structure, rebindings, grad_before, grad_after, inference, self._fakes.mode, self._fakes.dynamic,
         )  # fmt: skip
 
     def _fake_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -244,7 +244,7 @@ def run_on_meta(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> 
         if not isinstance(x, Value):
             return x if x is not torch.device else "meta"
         meta = torch.empty_strided(x.geometry.sizes, x.geometry.strides, dtype=x.dtype, device="meta")
-        return torch._conj(meta) if x.conj else meta
+        return aten._conj.default(meta) if x.conj else meta
 
     with torch.no_grad():
         result = op(*map_tree(stand_in, tuple(args)), **map_tree(stand_in, kwargs))

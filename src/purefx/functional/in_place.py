@@ -23,12 +23,14 @@ from purefx.layout import Geometry
 class Slot:
     """In the place of a tensor argument: number ``base`` of the tensors given, cut to ``geometry`` if there is one.
 
-    The offset of ``geometry`` counts from the first element of the base.
+    The offset of ``geometry`` counts from the first element of the base; ``conj`` and ``neg`` flip its lazy bits.
     """
 
     base: int
     geometry: Geometry | None
     dtype: torch.dtype
+    conj: bool = False
+    neg: bool = False
 
 
 class OnCopies:
@@ -81,4 +83,6 @@ def _cut(base: torch.Tensor, slot: Slot) -> torch.Tensor:
     geometry = slot.geometry
     typed = base if base.dtype == slot.dtype else base.view(slot.dtype)
     start = typed.storage_offset() + geometry.offset
-    return typed.as_strided(geometry.sizes, geometry.strides, start)
+    made = typed.as_strided(geometry.sizes, geometry.strides, start)
+    made = torch.ops.aten._conj.default(made) if slot.conj else made
+    return torch.ops.aten._neg_view.default(made) if slot.neg else made

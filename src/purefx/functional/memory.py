@@ -8,8 +8,8 @@ from purefx.capture.recording import Call, Operand, Recording, Region, Storage, 
 from purefx.functional.builder import Builder, Value
 from purefx.functional.contents import Content, Reader
 from purefx.functional.patches import Patches, Written
-from purefx.functional.regions import includes, once
-from purefx.layout import Geometry, Join, Part, Rest, assemble, box_of, has_internal_overlap
+from purefx.functional.regions import disjoint, includes, once
+from purefx.layout import Geometry, Join, Part, Rest, Slice, assemble, box_of, has_internal_overlap
 from purefx.operators import aten
 
 
@@ -153,9 +153,24 @@ class Memory:
         if any(includes(w.region, region) for w in met):
             return
         for written in met:
-            if includes(region, written.region):
-                dirty.remove(written)
-        dirty.add(Written(region))
+            dirty.remove(written)
+            if not includes(region, written.region):
+                region = self._hull(region, written.region)
+        if met and any(not disjoint(w.region, region) for w in dirty):
+            self._mark(region)  # the hull has met others
+        else:
+            dirty.add(Written(region))
+
+    def _hull(self, a: Region, b: Region) -> Region:
+        """A region that includes ``a`` and ``b``, which overlap: a box of their content, or all of it."""
+        whole = self.content(a).region
+        boxes = [box_of(whole.geometry, r.geometry) for r in (a, b) if r.dtype == whole.dtype]
+        if len(boxes) < 2 or None in boxes or not whole.geometry.is_static:
+            return whole.physical
+        geometry = whole.geometry
+        for dim, (first, second) in enumerate(zip(*boxes, strict=True)):  # type: ignore[arg-type]
+            geometry = Slice(dim, min(first[0], second[0]), max(first[1], second[1])).apply(geometry)
+        return whole.at(geometry).physical
 
 
 def has_rest(plan: Part) -> bool:

@@ -231,7 +231,7 @@ class _Rewriter:
             for region in self._memory.written(content):
                 node = self._own(self._memory.read(region), keep_strides=False)
                 outputs.append((WrittenOutput(root, region), node))
-        hows = dict.fromkeys([*self._replay.results, *self._replay.rebound])
+        hows = [*self._replay.results, *self._replay.rebound]
         for variable, region in dict.fromkeys((h.variable, h.region) for h in hows if isinstance(h, Fresh)):
             node = self._own(self._memory.read_exactly(region))
             outputs.append((ResultOutput(variable, region, self._is_view(node)), node))

@@ -104,4 +104,8 @@ def _hull(regions: list[Region]) -> Region:
     unit = smallest.dtype.itemsize
     spans = [(low * r.dtype.itemsize // unit, high * r.dtype.itemsize // unit) for r in regions for low, high in [r.geometry.span()]]
     low, high = min(s for s, _ in spans), max(e for _, e in spans)
+    ratio = max(r.dtype.itemsize for r in regions) // unit
+    if ratio > 1:  # whole elements of the larger dtypes
+        end = smallest.storage.nbytes // unit
+        low, high = low // ratio * ratio, min(-(-high // ratio) * ratio, end)
     return Region(smallest.storage, Geometry((high - low,), (1,), low), smallest.dtype)

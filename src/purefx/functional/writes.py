@@ -31,7 +31,7 @@ class Writer:
 
     def write(self, call: Call) -> None:
         """Do the writes of ``call``, and make its new results known."""
-        if call.op in OVERWRITES:
+        if call.op in OVERWRITES and not self._is_tangled(call):
             self._overwrite(call)
         elif len(call.written) > 1 and self._is_list_write(call) and self._is_tangled(call):
             for single in _one_by_one(call):
@@ -44,12 +44,8 @@ class Writer:
             self._on_copies(call)
 
     def _overwrite(self, call: Call) -> None:
-        """A write that depends only on its source; ``y.expand(2, 3).zero_()`` is one too."""
-        operand = call.written[0]
-        region = operand.region
-        if has_internal_overlap(region.geometry):
-            self._on_bases(call)
-            return
+        """A write that depends only on its source."""
+        region = call.written[0].region
         source = None if call.op is aten.zero_.default else argument(call.op, call.args, call.kwargs, _SOURCE[call.op])
         if isinstance(source, Operand):
             value = self._memory.read(source.region)
@@ -170,7 +166,8 @@ class Writer:
                 return Slot(reads[x.region], None, x.region.dtype)
             ratio = content.region.dtype.itemsize / x.region.dtype.itemsize
             start = int(content.region.geometry.offset * ratio)
-            return Slot(bases[id(content)], x.region.geometry.shifted(-start), x.region.dtype)
+            bits = (x.region.conj != content.region.conj, x.region.neg != content.region.neg)
+            return Slot(bases[id(content)], x.region.geometry.shifted(-start), x.region.dtype, *bits)
 
         args, kwargs = map_tree(slot, call.args), map_tree(slot, call.kwargs)
         numbers = tuple(bases.values())
