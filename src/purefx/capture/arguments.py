@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from purefx._torch import is_functional_wrapper, is_functorch_wrapped, pytree
-from purefx.errors import InvisibleAliasing, UnknownArgumentType, UnsupportedTensor
+from purefx.errors import GradientsRefused, InvisibleAliasing, UnknownArgumentType, UnsupportedTensor
 
 PLAIN = (
     type(None), bool, int, float, complex, str, bytes, enum.Enum, slice, range, torch.dtype, torch.device,
@@ -81,7 +81,15 @@ class Held:
     name: str
 
 
-Source = Leaf | ModuleState | Held
+@dataclass(frozen=True, slots=True, eq=False)
+class GradientOf:
+    """The gradient that a leaf of the caller has when the program begins."""
+
+    tensor: torch.Tensor
+    name: str
+
+
+Source = Leaf | ModuleState | Held | GradientOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +117,13 @@ def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flat:
 
 
 def check_tensor(name: str, tensor: torch.Tensor) -> None:
-    """Raise a refusal unless the memory of ``tensor`` can be seen."""
+    """Raise a refusal unless the memory of ``tensor`` can be seen, and it is no part of a graph of gradients."""
+    if tensor.requires_grad and torch.is_grad_enabled() and not tensor.is_leaf:
+        raise GradientsRefused(
+            f"{name} is part of a graph that autograd records, and gradients are not supported yet",
+            where=None,
+            remedy="call the function under torch.no_grad(), or pass a detached tensor",
+        )
     if is_functorch_wrapped(tensor) or is_functional_wrapper(tensor):
         raise InvisibleAliasing(
             f"{name} belongs to a running transform (vmap, grad, jvp or functionalize)",

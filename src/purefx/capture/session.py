@@ -33,6 +33,7 @@ from purefx._torch import (
 from purefx.capture.arguments import (
     PLAIN,
     Flat,
+    GradientOf,
     Held,
     Leaf,
     ModuleState,
@@ -67,7 +68,9 @@ class Input:
     variable: Variable
     before: Region
     after: Region
+    grad: torch.Tensor | None = None
     writes: int = 0
+    was_leaf: bool = True
 
     @property
     def name(self) -> str:
@@ -200,9 +203,12 @@ class _Session:
             return known
         check_tensor(source.name, tensor)
         fake = self._fakes.make(tensor, source.name)
-        view = self._recorder.region(fake)
-        made = Input([source], tensor, fake, self._recorder.variable(fake), view, view, -_version(fake))
+        region = self._recorder.region(fake)
+        made = Input([source], tensor, fake, self._recorder.variable(fake), region, region, writes=-_version(fake))
+        made.was_leaf = fake.is_leaf
         self._inputs[id(tensor)] = made
+        if tensor.requires_grad and tensor.is_leaf and tensor.grad is not None:
+            made.grad = fake.grad = self._input(tensor.grad, GradientOf(made.tensor, f"{source.name}.grad")).fake
         return made
 
     def _lift(self, tensor: torch.Tensor) -> torch.Tensor:

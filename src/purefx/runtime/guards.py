@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from purefx._torch import ShapeEnv
-from purefx.capture.arguments import Held, Leaf, ModuleState
+from purefx.capture.arguments import GradientOf, Held, Leaf, ModuleState
 from purefx.capture.session import Capture, Input
 from purefx.layout import Geometry
 from purefx.operators import READS_STORAGE, aten
@@ -59,6 +59,9 @@ def spell_sources(capture: Capture, speller: Speller, names: dict[Input, str]) -
         match source:
             case Leaf():
                 continue
+            case GradientOf(tensor):
+                owner = next(name for k, name in names.items() if k.tensor is tensor)
+                yield f"{names[known]} = {owner}.grad"
             case ModuleState(table, key, name):
                 yield f"{names[known]} = {speller.name('state_of_' + name.rpartition('.')[0], table)}.get({key!r})"
             case Held(tensor, None, _):
@@ -115,6 +118,8 @@ def _tensor_conditions(name: str, known: Input, speller: Speller, *, offsets: bo
         if offsets:
             yield f"{name}.storage_offset() == {geometry.offset}"
     yield f"{name}.requires_grad is {tensor.requires_grad}"
+    if tensor.requires_grad and tensor.is_leaf:
+        yield f"{name}.grad is {'None' if tensor.grad is None else 'not None'}"
     if tensor.is_inference():
         yield f"{name}.is_inference()"
     if tensor.dtype.is_complex:
