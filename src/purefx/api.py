@@ -8,9 +8,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+import torch
+
 import purefx.report.check as checking
 from purefx._torch import pytree
-from purefx.pipeline import Backend, build, compile_graph, graph_module, run_stages
+from purefx.pipeline import Backend, build, build_without_backend, compile_graph, graph_module, run_stages
 from purefx.program import Program
 from purefx.report.check import CheckReport
 from purefx.report.explain import Explanation
@@ -21,6 +23,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("purefx")
 
+_LEAF_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, bool, int, float, str})
 CACHE_SIZE = 16
 """How many specialisations a compiled function keeps."""
 
@@ -73,7 +76,10 @@ class Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function by the specialisation that fits, or capture one."""
-        leaves, structure = pytree.tree_flatten((args, kwargs))
+        if not kwargs and _LEAF_TYPES.issuperset(map(type, args)):
+            leaves, structure = args, len(args)
+        else:
+            leaves, structure = pytree.tree_flatten((args, kwargs))
         for number, (known, wrapper) in reversed(self.specialisations.items()):
             if structure == known and wrapper.matches(leaves):
                 if number != next(reversed(self.specialisations)):
@@ -83,7 +89,10 @@ class Compiled:
 
     def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> Wrapper:
         stages = run_stages(self.function, args, kwargs, dynamic=False)
-        wrapper = build(stages, compile_graph(stages, self.backend))
+        if self.backend is None:
+            wrapper = build_without_backend(stages)
+        else:
+            wrapper = build(stages, compile_graph(stages, self.backend))
         if self._captures:
             log.info("%s: capture %d, for arguments that no specialisation fits", self._name(), self._captures + 1)
         self.specialisations[self._captures] = (structure, wrapper)

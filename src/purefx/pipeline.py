@@ -17,7 +17,9 @@ from purefx.capture.recording import Region
 from purefx.capture.session import Capture, capture
 from purefx.errors import BackendFailed
 from purefx.functional.known import find_number
+from purefx.functional.reinplace import with_in_place_writes
 from purefx.functional.rewrite import Functional, RootInput, functionalize, module_of
+from purefx.runtime.runner import build_runner
 from purefx.runtime.wrapper import Wrapper, build_wrapper
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -51,14 +53,18 @@ def build(stages: Stages, run_graph: Callable[..., Any]) -> Wrapper:
     return build_wrapper(stages.capture, stages.replay, stages.functional, run_graph)
 
 
-def compile_graph(stages: Stages, backend: Backend | None) -> Callable[..., Any]:
+def build_without_backend(stages: Stages) -> Wrapper:
+    """The wrapper that runs the graph as it is, with the writes in place again where that is safe."""
+    functional = with_in_place_writes(stages.functional)
+    return build_wrapper(stages.capture, stages.replay, functional, build_runner(functional))
+
+
+def compile_graph(stages: Stages, backend: Backend) -> Callable[..., Any]:
     """The functional graph as compiled by ``backend``; BackendFailed if that raises or returns no callable.
 
     The backend gets fake tensors as example inputs, and each node's fake value as ``meta["val"]``.
     """
     module = graph_module(stages)
-    if backend is None:
-        return module.forward
     examples = [_example(stages, given) for given in stages.functional.inputs]
     with without_modes():
         FakeTensorProp(module, stages.capture.fake_mode).propagate_dont_convert_inputs(*examples)

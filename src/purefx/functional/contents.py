@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import fx
+
 from purefx._torch import resolve_op
 from purefx.capture.recording import Call, Effect, Operand, Recording, Region, data_of, map_tree
 from purefx.functional.builder import Builder, Value, fits, run_on_meta, stride_order
@@ -61,6 +63,20 @@ class Content:
     derived: dict[Region, Value] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Merge:
+    """``after`` is the whole of ``content``, whose value was ``before``, with ``writes`` done in order.
+
+    Each write is a region of the content (which lay in ``region``) with the node of its value.
+    """
+
+    content: Content
+    before: fx.Node
+    after: fx.Node
+    region: Region
+    writes: tuple[tuple[Region, fx.Node], ...]
+
+
 class Reader:
     """Reads and writes regions of contents, by adding nodes to a graph.
 
@@ -75,6 +91,7 @@ class Reader:
         self._builder = builder
         self._recording = recording
         self._multi: dict[tuple[Call, Value], Any] = {}
+        self.merges: list[Merge] = []
 
     def read(self, content: Content, region: Region) -> Value:
         """The present value of ``region``, which lies in ``content``."""
@@ -112,11 +129,14 @@ class Reader:
         for patch in patches:
             self.settle(patch)
         self._fit(content)
+        before = content.value
         merged = self._join(content, patches)
         for patch in () if merged is not None else patches:
             content.value = self._scatter(content, patch)
             content.derived.clear()
         content.value = content.value if merged is None else merged
+        writes = tuple((p.region, p.value.node) for p in patches)
+        self.merges.append(Merge(content, before.node, content.value.node, content.region, writes))
         content.patches.clear()
         content.derived = {p.region: p.value for p in patches if p.value.geometry.same_layout(p.region.geometry)}
 
@@ -334,7 +354,24 @@ class _Joiner:
             case Rest(box):
                 return self._rest(box)
             case Join(dim, parts):
+                stacked = self._stacked(plan)
+                if stacked is not None:
+                    return stacked
                 return self._cat([self._part(part) for part in parts], dim)
+
+    def _stacked(self, plan: Join) -> Value | None:
+        """The join as a stack, where each part is a patch that was written by one index of the dimension."""
+        dim, rank = plan.dim, len(self._order)
+        patches = [self._patches[p.index] for p in plan.parts if isinstance(p, Piece)]
+        if len(patches) < len(plan.parts) or self._order != tuple(range(rank)):
+            return None
+        sizes = self._base.geometry.sizes
+        if not all(p.value.geometry.same_layout(Geometry.contiguous((*sizes[:dim], *sizes[dim + 1 :]))) for p in patches):
+            return None
+        node = self._builder.call(aten.stack.default, ([p.value.node for p in patches], dim))
+        first = patches[0].value
+        made = Geometry.contiguous((*sizes[:dim], len(patches), *sizes[dim + 1 :]))
+        return self._builder.value(node, made, first.dtype, (first.conj, first.neg), node)
 
     def _cat(self, parts: list[Value], dim: int) -> Value:
         node = self._builder.call(aten.cat.default, ([p.node for p in parts], dim))

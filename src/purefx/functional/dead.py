@@ -36,4 +36,6 @@ def has_effect(node: fx.Node) -> bool:
     if not isinstance(op, OpOverload):
         return False
     known = facts(op)
+    if isinstance(node.target, OpOverload) and known.written:
+        return True
     return known.random or op in ALWAYS_KEPT or (known.custom and known.results == 0 and not known.written)

@@ -6,7 +6,7 @@ from typing import Any
 
 from purefx.capture.recording import Call, Operand, Recording, Region, Storage, Tree, map_tree
 from purefx.functional.builder import Builder, Value
-from purefx.functional.contents import Content, Reader
+from purefx.functional.contents import Content, Merge, Reader
 from purefx.functional.patches import Patches, Written
 from purefx.functional.regions import disjoint, includes, once
 from purefx.layout import Geometry, Join, Part, Rest, Slice, assemble, box_of, has_internal_overlap
@@ -22,6 +22,11 @@ class Memory:
         self._contents: dict[Storage, list[Content]] = {}
         self._homes: dict[Region, Content] = {}
         self._dirty: dict[Storage, Patches[Written]] = {}
+
+    @property
+    def merges(self) -> list[Merge]:
+        """How contents took up what was written to parts of them, in order."""
+        return self._reader.merges
 
     def begin(self, region: Region, value: Value) -> Content:
         """Memory that starts out with ``value`` in ``region``."""
@@ -120,6 +125,10 @@ class Memory:
         else:
             node = self._builder.call(aten.cat.default, ([p.node for p in parts], 0))
         return self._builder.value(node, flat.geometry, flat.dtype, (False, False), node)
+
+    def is_pending(self, content: Content, region: Region) -> bool:
+        """Whether ``region`` was written since ``content`` was last whole."""
+        return bool(content.patches.meeting(region))
 
     def written(self, content: Content) -> list[Region]:
         """The regions of ``content`` that were written; the whole of it, where they fill it."""

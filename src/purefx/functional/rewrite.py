@@ -24,13 +24,13 @@ from purefx.capture.session import Capture, Input, TensorResult, capture
 from purefx.errors import UnsupportedOperator
 from purefx.functional.bodies import example, with_bodies
 from purefx.functional.builder import Builder, Value
-from purefx.functional.contents import Content
+from purefx.functional.contents import Content, Merge
 from purefx.functional.dead import without_dead_nodes
 from purefx.functional.memory import Memory
 from purefx.functional.regions import chain_between, once
 from purefx.functional.roots import Root, infer_roots
 from purefx.functional.verify import check_functional
-from purefx.functional.writes import Writer
+from purefx.functional.writes import InPlace, Writer
 from purefx.operators import aten
 
 
@@ -55,10 +55,14 @@ GraphInput = RootInput | SymbolInput
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WrittenOutput:
-    """A graph output: what ``region`` of ``root`` holds after the call."""
+    """A graph output: what ``region`` of ``root`` holds after the call.
+
+    ``whole`` is the node of all of the root, if the region has not been written since that was computed.
+    """
 
     root: Root
     region: Region
+    whole: fx.Node | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +106,8 @@ class Functional:
     outputs: tuple[GraphOutput, ...]
     values: dict[fx.Node, Value]
     lines: dict[fx.Node, str]
+    merges: tuple[tuple[Root, Merge], ...] = ()
+    in_place: tuple[tuple[Root, InPlace], ...] = ()
 
 
 def functionalize(capture: Capture, replay: Replay) -> Functional:
@@ -163,7 +169,7 @@ class _Rewriter:
         check_functional(self._builder.graph)
         return Functional(
             self._builder.graph, self._builder.constants, tuple(inputs), tuple(o for o, _ in outputs),
-            self._builder.values, self._builder.lines,
+            self._builder.values, self._builder.lines, self._of_roots(self._memory.merges), self._of_roots(self._writer.in_place),
         )  # fmt: skip
 
     def _begin(self) -> list[GraphInput]:
@@ -182,6 +188,11 @@ class _Rewriter:
             self._roots.append((root, self._memory.begin(single, value)))
             inputs.append(RootInput(name, root))
         return inputs
+
+    def _of_roots(self, writes: Any) -> Any:
+        """Those of ``writes`` that are to the caller's memory, each with its root."""
+        roots = {content: root for root, content in self._roots}
+        return tuple((roots[write.content], write) for write in writes if write.content in roots)
 
     def _symbols(self) -> list[Any]:
         found: dict[Any, None] = {}
@@ -229,8 +240,10 @@ class _Rewriter:
         outputs: list[tuple[GraphOutput, Any]] = []
         for root, content in self._roots:
             for region in self._memory.written(content):
-                node = self._own(self._memory.read(region), keep_strides=False)
-                outputs.append((WrittenOutput(root, region), node))
+                pending = self._memory.is_pending(content, region)
+                value = self._memory.read(region)
+                whole = None if pending else content.value.node
+                outputs.append((WrittenOutput(root, region, whole), self._written(value)))
         hows = [*self._replay.results, *self._replay.rebound]
         for variable, region in dict.fromkeys((h.variable, h.region) for h in hows if isinstance(h, Fresh)):
             node = self._own(self._memory.read_exactly(region))
@@ -245,6 +258,10 @@ class _Rewriter:
 
     def _is_view(self, node: fx.Node) -> bool:
         return self._builder.values[node].origin is not node
+
+    def _written(self, value: Value) -> fx.Node:
+        """The node of ``value`` for a write: it is only read, but the graph's outputs must not share memory."""
+        return self._own(value, keep_strides=False)
 
     def _own(self, value: Value, *, keep_strides: bool = True) -> fx.Node:
         """The node of ``value``, or of a copy where an output or the caller already has its memory."""

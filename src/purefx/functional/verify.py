@@ -34,12 +34,8 @@ def _check_writes(graph: fx.Graph) -> None:
 
 
 def _check_outputs(graph: fx.Graph) -> None:
-    origins: dict[fx.Node, fx.Node] = {}
-    taken: dict[fx.Node, str] = {}
-    for node in graph.nodes:
-        origins[node] = _origin(node, origins)
-        if node.op in ("placeholder", "get_attr"):
-            taken[node] = f"input {node.name}"
+    origins = origins_of(graph)
+    taken = {n: f"input {n.name}" for n in graph.nodes if n.op in ("placeholder", "get_attr")}
     output = next(iter(reversed(graph.nodes)))
     for i, node in enumerate(output.args[0]):  # type: ignore[arg-type, union-attr]
         if not isinstance(node, fx.Node) or _is_number(node):
@@ -47,6 +43,14 @@ def _check_outputs(graph: fx.Graph) -> None:
         if origins[node] in taken:
             raise ImpureGraph(f"output {i} ({node.name}) shares memory with {taken[origins[node]]}")
         taken[origins[node]] = f"output {i}"
+
+
+def origins_of(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
+    """For each node the one that made its memory, as far as schemas say."""
+    origins: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        origins[node] = _origin(node, origins)
+    return origins
 
 
 def _origin(node: fx.Node, origins: dict[fx.Node, fx.Node]) -> fx.Node:

@@ -8,18 +8,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import torch
+from torch import fx
 
 from purefx.capture.recording import Call, Operand, Region, map_tree, operands_of
 from purefx.functional.builder import Builder, Value, run_on_meta
+from purefx.functional.contents import Content
 from purefx.functional.in_place import OnCopies, Slot
 from purefx.functional.memory import Memory
 from purefx.functional.regions import disjoint
 from purefx.layout import Expand, Geometry, has_internal_overlap
 from purefx.operators import OVERWRITES, argument, aten, facts, functional_twin, missing_defaults, positions
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class InPlace:
+    """``after`` holds what ``op``, run in place on its first argument, would leave in ``content``."""
+
+    content: Content
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    after: fx.Node
 
 
 class Writer:
@@ -28,6 +42,12 @@ class Writer:
     def __init__(self, builder: Builder, memory: Memory) -> None:
         self._builder = builder
         self._memory = memory
+        self._in_place: list[InPlace] = []
+
+    @property
+    def in_place(self) -> tuple[InPlace, ...]:
+        """The writes whose first argument is the tensor that they write."""
+        return tuple(self._in_place)
 
     def write(self, call: Call) -> None:
         """Do the writes of ``call``, and make its new results known."""
@@ -107,7 +127,10 @@ class Writer:
             made.append(self._fresh(item, geometry, dtype))
         self._memory.define(call, made[: twin.kept])
         for operand, value in zip(call.written, made[twin.kept :], strict=True):
-            self._memory.write(operand.region, self._as_region(value, operand.region))
+            stored = self._as_region(value, operand.region)
+            if not several and not facts(call.op).out:  # type: ignore[arg-type]
+                self._in_place.append(InPlace(self._memory.content(operand.region), call.op, node.args, node.kwargs, stored.node))
+            self._memory.write(operand.region, stored)
 
     def _values(self, call: Call, without: tuple[str, ...] = ()) -> tuple[Any, Any]:
         places = {positions(call.op)[name] for name in without}  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ from purefx.functional.rewrite import (
     SymbolInput,
     WrittenOutput,
 )
-from purefx.functional.roots import Root
+from purefx.functional.roots import Root, written_regions
 from purefx.layout import Chain
 from purefx.layout import Slice
 from purefx.runtime.guards import spell_conditions, spell_geometries, spell_sources, spell_symbols
@@ -128,7 +128,7 @@ class _WrapperWriter:
 
     def _counted(self) -> list[tuple[Input, str]]:
         """The tensors of the caller whose version counter may move: those whose memory is written."""
-        touched = {o.region.storage for o in self._functional.outputs if isinstance(o, WrittenOutput)}
+        touched = written_regions(self._capture.recording)
         moved = [(k, n) for k, n in self._inputs.items() if k.writes or k.before.storage in touched]
         return [(known, name) for known, name in moved if not known.tensor.is_inference()]
 

@@ -1,0 +1,124 @@
+"""Running a functional graph without a compiler: straight-line source, one statement a node.
+
+    mul = mul_Tensor(x, 2)
+    select = buffer.select(0, 1)
+    select.copy_(mul)
+    del mul, select
+
+Views are spelled as methods and common operators as functions of ``torch``, which cost less than half of a call
+by overload; each value is let go after its last use.
+"""
+
+from __future__ import annotations
+
+import linecache
+import operator
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import torch
+from torch import fx
+
+from purefx.functional.rewrite import Functional
+from purefx.operators import aten
+from purefx.runtime.spelling import METHODS, Speller
+
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    aten.add.Tensor: torch.add,
+    aten.addmm.default: torch.addmm,
+    aten.bmm.default: torch.bmm,
+    aten.cat.default: torch.cat,
+    aten.cos.default: torch.cos,
+    aten.div.Tensor: torch.div,
+    aten.exp.default: torch.exp,
+    aten.mm.default: torch.mm,
+    aten.mul.Tensor: torch.mul,
+    aten.neg.default: torch.neg,
+    aten.relu.default: torch.relu,
+    aten.rsqrt.default: torch.rsqrt,
+    aten.sin.default: torch.sin,
+    aten.sub.Tensor: torch.sub,
+    aten.stack.default: torch.stack,
+}
+"""Functions that run the very overload, for every argument that it takes."""
+
+_WRITES = {aten.copy_.default: "copy_", aten.index_copy_.default: "index_copy_", aten.add_.Tensor: "add_"}
+_numbers = count()
+
+
+def build_runner(functional: Functional) -> Callable[..., Any]:
+    """A function with the signature of the graph of ``functional`` that runs it."""
+    writer = _RunnerWriter(functional)
+    source = writer.source()
+    file = f"<purefx graph {next(_numbers)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    namespace = dict(writer.speller.namespace)
+    exec(compile(source, file, "exec"), namespace)
+    run: Callable[..., Any] = namespace["graph"]
+    return run
+
+
+class _RunnerWriter:
+    def __init__(self, functional: Functional) -> None:
+        self._functional = functional
+        self.speller = Speller({})
+        self._names: dict[fx.Node, str] = {}
+
+    def source(self) -> str:
+        """The source of the function ``graph``."""
+        graph = self._functional.graph
+        last_use = _last_uses(graph)
+        arguments = [self._name(node) for node in graph.nodes if node.op == "placeholder"]
+        lines = [f"def graph({', '.join(arguments)}):", '    """Runs the functional graph."""']
+        for node in graph.nodes:
+            if node.op == "output":
+                lines.append(f"    return ({''.join(f'{self._spell(x)}, ' for x in node.args[0])})")
+            elif node.op != "placeholder":
+                lines.append(f"    {self._statement(node)}")
+            done = [self._names[n] for n in last_use.get(node, ()) if n.op != "get_attr"]
+            if done and node.op != "output":
+                lines.append(f"    del {', '.join(done)}")
+        return "\n".join([*lines, ""])
+
+    def _statement(self, node: fx.Node) -> str:
+        if node.op == "get_attr":
+            self._names[node] = self.speller.name(str(node.target), self._functional.constants[str(node.target)])
+            return f"# {self._names[node]}: a constant"
+        expression = self._expression(node)
+        return f"{self._name(node)} = {expression}" if node.users else expression
+
+    def _expression(self, node: fx.Node) -> str:
+        args = [self._spell(x) for x in node.args]
+        kwargs = [f"{name}={self._spell(x)}" for name, x in node.kwargs.items()]
+        if node.target is operator.getitem:
+            return f"{args[0]}[{args[1]}]"
+        method = METHODS.get(node.target) or _WRITES.get(node.target)
+        if method is not None:
+            return f"{args[0]}.{method}({', '.join([*args[1:], *kwargs])})"
+        function = FUNCTIONS.get(node.target, node.target)
+        name = self.speller.name(getattr(node.target, "__name__", str(node.target)), function)
+        return f"{name}({', '.join([*args, *kwargs])})"
+
+    def _spell(self, x: Any) -> str:
+        if isinstance(x, fx.Node):
+            return self._names[x]
+        if isinstance(x, list | tuple):
+            inside = "".join(f"{self._spell(i)}, " for i in x)
+            return f"[{inside}]" if isinstance(x, list) else f"({inside})"
+        return self.speller.literal(x)
+
+    def _name(self, node: fx.Node) -> str:
+        return self._names.setdefault(node, f"{node.name}_")
+
+
+def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+    """The nodes whose value is not needed after each node."""
+    last: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        for used in node.all_input_nodes:
+            last[used] = node
+    found: dict[fx.Node, list[fx.Node]] = {}
+    for used, node in last.items():
+        found.setdefault(node, []).append(used)
+    return found

@@ -1,0 +1,225 @@
+"""Operators of every kind: dtype views, lazy bits, lists, ``out=``, custom and random operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import purefx
+from tests.functional.kinds import Programs, ramp
+from tests.support.oracle import assert_same_as_eager
+
+programs = Programs()
+VERSION = frozenset({"version"})
+"""A custom operator counts its writes, and its kernel counts them again: no capture can know."""
+
+
+@torch.library.custom_op("purefx_kinds::accumulate", mutates_args=("total", "counts"))
+def accumulate(total: Tensor, x: Tensor, counts: list[Tensor], weight: float = 2.0) -> Tensor:
+    total.add_(x, alpha=weight)
+    for count in counts:
+        count.add_(1)
+    return x * weight
+
+
+@accumulate.register_fake
+def _(total: Tensor, x: Tensor, counts: list[Tensor], weight: float = 2.0) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("purefx_kinds::pair", mutates_args=())
+def pair(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x + 1, x.sum(0)
+
+
+@pair.register_fake
+def _(x: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(x.shape[1:])
+
+
+@torch.library.custom_op("purefx_kinds::nothing", mutates_args=("x",))
+def negate(x: Tensor) -> None:
+    x.neg_()
+
+
+def complex_ramp(*sizes: int) -> Tensor:
+    return torch.complex(ramp(*sizes), ramp(*sizes) + 1)
+
+
+# ---- dtypes and lazy bits
+
+
+@programs(lambda: ((x := ramp(2, 4)), x.view(torch.int32)))
+def bits_are_read_as_numbers(x: Tensor, bits: Tensor) -> Any:
+    x[0].mul_(2)
+    bits[1].zero_()
+    return bits >> 23, x
+
+
+@programs(lambda: (ramp(2, 4),))
+def halves_of_a_number(x: Tensor) -> Any:
+    halves = x.view(torch.int16)
+    halves[:, ::2] = 0
+    return halves, x.view(torch.uint8)[1]
+
+
+@programs(lambda: (torch.arange(8, dtype=torch.uint8),))
+def bytes_become_wider(x: Tensor) -> Any:
+    wide = x.view(torch.int32)
+    wide += 1
+    return wide.clone(), x
+
+
+@programs(lambda: ((z := complex_ramp(3)), torch.view_as_real(z)))
+def a_complex_number_and_its_parts(z: Tensor, parts: Tensor) -> Any:
+    parts[:, 1] = 0
+    z.mul_(1j)
+    return z.real, parts
+
+
+@programs(lambda: (complex_ramp(2, 2),))
+def lazily_conjugated_and_negated(z: Tensor) -> Any:
+    conjugate = z.conj()
+    conjugate[0] += 2j
+    z.imag.neg_()
+    return conjugate, conjugate.imag, z.mH
+
+
+@programs(lambda: (complex_ramp(4).conj(), ramp(4)))
+def a_conjugated_argument_is_written(z: Tensor, x: Tensor) -> Any:
+    z.copy_(x)
+    z[2:].mul_(1 + 1j)
+    return z.resolve_conj()
+
+
+@programs(lambda: (complex_ramp(3).conj().imag, ramp(3)))
+def a_negated_argument_is_written(x: Tensor, y: Tensor) -> Any:
+    x.add_(y)
+    return x.is_neg(), x * 1
+
+
+# ---- operators on lists
+
+
+@programs(lambda: ([ramp(2), ramp(3)], [ramp(2) + 1, ramp(3) + 1]))
+def lists_are_written(xs: list[Tensor], ys: list[Tensor]) -> Any:
+    torch._foreach_mul_(xs, 3)
+    torch._foreach_addcdiv_(xs, ys, ys, 0.5)
+    return torch._foreach_add(xs, ys)
+
+
+@programs(lambda: ([(x := ramp(4))[:2], x[2:], x[1:3]],))
+def a_list_of_overlapping_tensors(xs: list[Tensor]) -> Any:
+    torch._foreach_add_(xs, 1)
+    torch._foreach_copy_(xs[:1], xs[1:2])
+    return xs[2] * 1
+
+
+@programs(lambda: ([(x := ramp(3)), x], [torch.ones(3), torch.ones(3)]))
+def a_list_with_a_repeated_tensor(xs: list[Tensor], ys: list[Tensor]) -> Any:
+    torch._foreach_lerp_(xs, ys, 0.5)
+    return xs
+
+
+# ---- out=
+
+
+@programs(lambda: (ramp(2, 3), torch.zeros(3, 2)))
+def a_result_goes_into_a_transposed_argument(x: Tensor, out: Tensor) -> Any:
+    return torch.exp(x, out=out.t()), out
+
+
+@programs(lambda: (ramp(3, 4), torch.zeros(3), torch.zeros(3, dtype=torch.int64)))
+def two_results_go_into_arguments(x: Tensor, values: Tensor, indices: Tensor) -> Any:
+    torch.max(x.flip(1), 1, out=(values, indices))
+    return indices + 1
+
+
+@programs(lambda: (ramp(5), torch.zeros(0)))
+def an_empty_out_argument_grows(x: Tensor, out: Tensor) -> Any:
+    torch.cumsum(x, 0, out=out)
+    return out[2:]
+
+
+@programs(lambda: (ramp(3), torch.zeros(3, dtype=torch.float64)))
+def an_out_argument_of_another_dtype(x: Tensor, out: Tensor) -> Any:
+    return torch.add(x, 1, out=out)
+
+
+@programs(lambda: (ramp(2, 3), ramp(6)))
+def an_out_argument_is_an_operand(x: Tensor, y: Tensor) -> Any:
+    torch.mul(x, 2, out=x)
+    torch.cat([x.view(-1)[:3], y[:3]], out=y)
+    return x
+
+
+# ---- custom operators
+
+
+@programs(lambda: (ramp(3), ramp(3), [torch.zeros(2), torch.zeros(3)[:1]], torch.ones(1)), ignore=VERSION)
+def a_custom_operator_writes_what_it_declares(
+    total: Tensor, x: Tensor, counts: list[Tensor], y: Tensor
+) -> Any:
+    first = accumulate(total, x, counts)
+    return accumulate(total[1:2], y, counts, weight=0.5), first, total
+
+
+@programs(lambda: ((x := ramp(4, 2)), x[1:3].t()), ignore=VERSION)
+def a_custom_operator_writes_a_view(x: Tensor, turned: Tensor) -> Any:
+    negate(turned)
+    negate(x[:, 1])
+    return pair(x)
+
+
+# ---- random operators
+
+
+@programs(lambda: (ramp(3, 4),))
+def random_numbers_in_order(x: Tensor) -> Any:
+    first = torch.rand(2)
+    x.normal_()
+    torch.randn(5)  # read by nothing, and still it moves the generator
+    x[1].uniform_(2, 3)
+    return first, torch.randint(0, 9, (4,)), torch.randperm(5)
+
+
+@programs(lambda: (ramp(3, 4).t(), torch.full((4,), 0.5)))
+def random_numbers_in_what_is_transposed(x: Tensor, p: Tensor) -> Any:
+    x.exponential_()
+    x[:, ::2].bernoulli_(0.3)
+    return torch.bernoulli(p), torch.nn.functional.dropout(x, 0.5), p.multinomial(2)
+
+
+@programs(lambda: ((x := ramp(6))[:4], x[2:]))
+def random_numbers_in_overlapping_arguments(a: Tensor, b: Tensor) -> Any:
+    a.random_(10)
+    b.cauchy_()
+    return a * 1
+
+
+# ---- what eager refuses
+
+
+@programs(lambda: (ramp(3).expand(2, 3),))
+def a_write_to_repeated_elements(x: Tensor) -> Any:
+    return x.add_(1)
+
+
+@programs(lambda: (ramp(5),))
+def a_copy_onto_its_own_shifted_elements(x: Tensor) -> Any:
+    return x[1:].mul_(x[:-1])
+
+
+@programs(lambda: (ramp(5), ramp(4)))
+def sizes_that_do_not_go_together(x: Tensor, y: Tensor) -> Any:
+    x.add_(1)
+    return x + y
+
+
+@pytest.mark.parametrize("name", programs.names())
+def test_it_cannot_be_told_from_eager(name: str) -> None:
+    program = programs[name]
+    assert_same_as_eager(program.function, program.make, system=purefx.compile, ignore=program.ignore)
