@@ -190,7 +190,7 @@ def spell_geometries(capture: Capture, speller: Speller, names: dict[Input, str]
 
 def spell_relations(env: ShapeEnv, speller: Speller) -> Iterator[str]:
     """The relations among sizes that decided what the capture saw."""
-    for guard in dict.fromkeys(g.expr for g in env.guards):
+    for guard in dict.fromkeys(env.replace(g.expr) for g in env.guards):
         if guard.free_symbols:
             yield speller.expression(guard)
     for symbol, bounds in env.var_to_range.items():

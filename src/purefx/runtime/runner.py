@@ -22,7 +22,7 @@ from torch import fx
 
 from purefx.functional.rewrite import Functional
 from purefx.operators import aten
-from purefx.runtime.spelling import METHODS, Speller
+from purefx.runtime.spelling import METHODS, Speller, spell_slice
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten.add.Tensor: torch.add,
@@ -93,12 +93,21 @@ class _RunnerWriter:
         kwargs = [f"{name}={self._spell(x)}" for name, x in node.kwargs.items()]
         if node.target is operator.getitem:
             return f"{args[0]}[{args[1]}]"
+        if node.target is aten.slice.Tensor and not node.kwargs and self._sizes(node) is not None:
+            sliced = spell_slice(args[0], node.args[1:], self._sizes(node)[node.args[1] if len(node.args) > 1 else 0])
+            if sliced is not None:
+                return sliced
         method = METHODS.get(node.target) or _WRITES.get(node.target)
         if method is not None:
             return f"{args[0]}.{method}({', '.join([*args[1:], *kwargs])})"
         function = FUNCTIONS.get(node.target, node.target)
         name = self.speller.name(getattr(node.target, "__name__", str(node.target)), function)
         return f"{name}({', '.join([*args, *kwargs])})"
+
+    def _sizes(self, node: fx.Node) -> Any:
+        """The sizes of the tensor that ``node`` is a view of, where they are known."""
+        value = self._functional.values.get(node.args[0])  # type: ignore[arg-type]
+        return None if value is None else value.geometry.sizes
 
     def _spell(self, x: Any) -> str:
         if isinstance(x, fx.Node):

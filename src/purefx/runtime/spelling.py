@@ -6,7 +6,7 @@ such spelling is called by its overload.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -62,9 +62,9 @@ class Speller:
         if call.op is swap_data:
             return f"{args[0]}.data = {args[1]}"
         if call.op is aten.slice.Tensor and not call.kwargs:
-            narrowed = self._narrow(call, args)
-            if narrowed is not None:
-                return narrowed
+            sliced = spell_slice(args[0], call.args[1:], _size(call))
+            if sliced is not None:
+                return sliced
         if call.op in METHODS:
             return f"{args[0]}.{METHODS[call.op]}({', '.join([*args[1:], *kwargs])})"
         name = self.name(str(call.op), call.op)
@@ -104,10 +104,27 @@ class Speller:
             return self.symbols[expression]
         return str(PythonPrinter().doprint(expression))
 
-    def _narrow(self, call: Call, args: list[str]) -> str | None:
-        """A slice with step 1 as ``narrow``, which runs the same ``aten.slice``."""
-        dim, start, stop, step = (*call.args[1:], *(0, None, None, 1)[len(call.args) - 1 :])[:4]
-        size = call.operands[0].region.geometry.sizes[dim]
-        if not all(isinstance(x, int) for x in (start, stop, size)) or step != 1 or start < 0 or stop < start:
-            return None
-        return f"{args[0]}.narrow({dim}, {start}, {min(stop, size) - start})"
+
+def _size(call: Call) -> Any:
+    """The size of the dimension that a call of ``slice`` cuts."""
+    dim = call.args[1] if len(call.args) > 1 else 0
+    return call.operands[0].region.geometry.sizes[dim]
+
+
+def spell_slice(tensor: str, bounds: Sequence[Any], size: Any) -> str | None:
+    """``aten.slice`` with constant bounds as ``x[:, 1:3]``; None where indexing would not run that operator.
+
+    ``bounds`` are the arguments after the tensor.  Indexing skips a slice that takes everything.
+    """
+    dim, start, stop, step = (*bounds, *(0, None, None, 1)[len(bounds) :])
+    start, stop = 0 if start is None else start, size if stop is None else stop
+    if not all(type(x) is int for x in (start, stop, step, size)) or dim < 0 or start < 0 or stop < 0:
+        return None
+    if min(stop, size) - start >= size:
+        return None
+    return f"{tensor}[{', '.join([':'] * dim + [spell_range(start, min(stop, size), step)])}]"
+
+
+def spell_range(start: Any, stop: Any, step: Any = 1) -> str:
+    """``start:stop`` or ``start:stop:step``."""
+    return f"{start}:{stop}" if step == 1 else f"{start}:{stop}:{step}"

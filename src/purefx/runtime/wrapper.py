@@ -40,7 +40,7 @@ from purefx.functional.roots import Root, written_regions
 from purefx.layout import Chain
 from purefx.layout import Slice
 from purefx.runtime.guards import spell_conditions, spell_geometries, spell_sources, spell_symbols
-from purefx.runtime.spelling import METHODS, Speller
+from purefx.runtime.spelling import METHODS, Speller, spell_range
 from purefx.runtime.support import set_versions
 
 _numbers = count()
@@ -154,6 +154,8 @@ class _WrapperWriter:
             if isinstance(output, ResultOutput | BaseOutput):
                 self._names[output.variable] = self._outputs[output]
         names = list(self._outputs.values())
+        if all(node.op in ("placeholder", "output") for node in self._functional.graph.nodes) and not names:
+            return lines
         call = f"graph({', '.join(arguments)})"
         statement = f"({', '.join(names)},) = {call}" if names else call
         if self._capture.grad_before:
@@ -252,14 +254,11 @@ class _WrapperWriter:
         for step in chain:
             arguments = ", ".join(self.speller.literal(a) for a in step.arguments)
             if isinstance(step, Slice):
-                name = f"{name}[{', '.join([':'] * step.dim + [self._bounds(step)])}]"
+                bounds = spell_range(*map(self.speller.literal, (step.start, step.stop, step.step)))
+                name = f"{name}[{', '.join([':'] * step.dim + [bounds.removesuffix(':1')])}]"
             else:
                 name = f"{name}.{_METHOD_OF[step.op]}({arguments})"
         return name
-
-    def _bounds(self, step: Slice) -> str:
-        start, stop = self.speller.literal(step.start), self.speller.literal(step.stop)
-        return f"{start}:{stop}" if step.step == 1 else f"{start}:{stop}:{self.speller.literal(step.step)}"
 
     def _write_back_resized(self, outputs: list[WrittenOutput]) -> list[str]:
         """Storages that have another size now are written once their tensors have their new geometry."""
