@@ -154,12 +154,6 @@ def v17_as_strided_with_an_offset_counts_in_the_storage(x: Tensor) -> Any:
     return x.as_strided((4,), (2,), 0)
 
 
-@programs(lambda: (torch.arange(10)[1::2],), fault="the gaps between the elements of x are not there")
-def v17_as_strided_scatter_counts_in_the_storage(x: Tensor) -> Any:
-    x.mul_(2)
-    return x.as_strided_scatter(torch.zeros(2, dtype=torch.int64), (2,), (1,), 3)
-
-
 @programs(lambda: ((x := ramp(5))[:3], x[1:4], x[1:4]))
 def v18_overlapping_and_repeated_arguments_are_written(a: Tensor, b: Tensor, c: Tensor) -> Any:
     a.add_(1)
@@ -196,6 +190,15 @@ def test_it_cannot_be_told_from_eager(name: str, system: str) -> None:
     assert_same_as_eager(
         programs[name].function, programs[name].make, system=SYSTEMS[system], probes=system == "compile"
     )
+
+
+@pytest.mark.xfail(strict=True, reason="the graph has no gaps between the elements of x")
+def test_v17_as_strided_scatter_counts_in_the_storage() -> None:
+    def program(x: Tensor) -> Tensor:
+        x.mul_(2)
+        return x.as_strided_scatter(torch.zeros(2, dtype=torch.int64), (2,), (1,), 3)
+
+    assert_same_as_eager(program, lambda: (torch.arange(10)[1::2],), system=purefx.functionalize)
 
 
 # ---- V4, V19: one compiled function, several patterns of sharing

@@ -1,7 +1,7 @@
 """purefx: functional graphs of PyTorch programs that view and write tensors, indistinguishable from eager."""
 
 from purefx.analysis.metadata import collect_metadata
-from purefx.api import check, compile, explain, functionalize, trace  # noqa: A004
+from purefx.api import check, compile, explain, functionalize, trace
 from purefx.errors import PurefxError, Refusal
 from purefx.program import Program
 

@@ -55,7 +55,7 @@ def trace(function: Callable[..., Any], *args: Any, dynamic: bool = False, **kwa
     return Program(stages, module, build(stages, module.forward))
 
 
-def compile(function: Callable[P, R], backend: Backend | None = None) -> Callable[P, R]:  # noqa: A001
+def compile(function: Callable[P, R], backend: Backend | None = None) -> Callable[P, R]:
     """``function``, a callable or a module, compiled for each kind of arguments that it is called with.
 
     ``backend`` takes the functional graph and example inputs and returns a callable with the graph's signature;
@@ -94,7 +94,9 @@ class Compiled:
         else:
             wrapper = build(stages, compile_graph(stages, self.backend))
         if self._captures:
-            log.info("%s: capture %d, for arguments that no specialisation fits", self._name(), self._captures + 1)
+            log.info(
+                "%s: capture %d, for arguments that no specialisation fits", self._name(), self._captures + 1
+            )
         self.specialisations[self._captures] = (structure, wrapper)
         self._captures += 1
         if len(self.specialisations) > CACHE_SIZE:

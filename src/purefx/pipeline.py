@@ -19,6 +19,7 @@ from purefx.errors import BackendFailed
 from purefx.functional.known import find_number
 from purefx.functional.reinplace import with_in_place_writes
 from purefx.functional.rewrite import Functional, RootInput, functionalize, module_of
+from purefx.runtime.first_run import checked_once, needs_first_run
 from purefx.runtime.runner import build_runner
 from purefx.runtime.wrapper import Wrapper, build_wrapper
 
@@ -35,7 +36,9 @@ class Stages:
     functional: Functional
 
 
-def run_stages(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool) -> Stages:
+def run_stages(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool
+) -> Stages:
     """Capture a call of ``function`` and make its functional graph; the arguments are only read."""
     captured = capture(function, args, kwargs, dynamic=dynamic, known=find_number)
     replay = infer_replay(captured)
@@ -50,11 +53,15 @@ def graph_module(stages: Stages) -> fx.GraphModule:
 
 def build(stages: Stages, run_graph: Callable[..., Any]) -> Wrapper:
     """The wrapper that runs ``run_graph`` in the place of the functional graph."""
+    if needs_first_run(stages.functional):
+        run_graph = checked_once(stages.functional, run_graph)
     return build_wrapper(stages.capture, stages.replay, stages.functional, run_graph)
 
 
 def build_without_backend(stages: Stages) -> Wrapper:
     """The wrapper that runs the graph as it is, with the writes in place again where that is safe."""
+    if needs_first_run(stages.functional):
+        return build(stages, build_runner(stages.functional))
     functional = with_in_place_writes(stages.functional)
     return build_wrapper(stages.capture, stages.replay, functional, build_runner(functional))
 
@@ -73,7 +80,9 @@ def compile_graph(stages: Stages, backend: Backend) -> Callable[..., Any]:
     except Exception as error:
         raise BackendFailed(f"the backend {_name(backend)} raised {type(error).__name__}: {error}") from error
     if not callable(compiled):
-        raise BackendFailed(f"the backend {_name(backend)} returned {type(compiled).__name__}, which cannot be called")
+        raise BackendFailed(
+            f"the backend {_name(backend)} returned {type(compiled).__name__}, which cannot be called"
+        )
     return compiled
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 
@@ -43,6 +44,7 @@ class FakeFactory:
         self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
         self.dynamic = dynamic
         self._memories: dict[int, torch.UntypedStorage] = {}
+        self._shapes: dict[Any, Shape] = {}
         self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._owners: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
@@ -103,10 +105,16 @@ class FakeFactory:
         context = StatelessSymbolicContext(
             dynamic_sizes=[DimDynamic.DYNAMIC] * tensor.dim(), constraint_sizes=[None] * tensor.dim()
         )
-        made = self.env.create_symbolic_sizes_strides_storage_offset(
+        sizes, strides, offset = self.env.create_symbolic_sizes_strides_storage_offset(
             tensor, ConstantSource(name), symbolic_context=context
         )
-        return made
+        return self._unified(tensor, (sizes, strides, offset))
+
+    def _unified(self, tensor: torch.Tensor, shape: Shape) -> Shape:
+        """Tensors of one shape that share memory have one set of symbols: of unrelated ones nothing can be told."""
+        key = (storage_key(tensor), tuple(tensor.shape), tensor.stride())
+        sizes, strides, _ = self._shapes.setdefault(key, shape)
+        return sizes, strides, shape[2]
 
 
 def _view(base: torch.Tensor, dtype: torch.dtype, shape: Shape) -> torch.Tensor:

@@ -31,10 +31,10 @@ from purefx.capture.recording import (
     Modes,
     Operand,
     Recording,
+    Region,
     Storage,
     Tree,
     Variable,
-    Region,
     data_of,
     map_tree,
     operands_of,
@@ -92,7 +92,9 @@ class Recorder(TorchDispatchMode):
                 value = args[0].detach().clone()
             self._append(func, (Constant(value),), {}, result)
             return result
-        if func is aten._efficientzerotensor.default:  # its lazy zeros break on fake tensors; plain ones read the same
+        if (
+            func is aten._efficientzerotensor.default
+        ):  # its lazy zeros break on fake tensors; plain ones read the same
             func = aten.zeros.default
         args, kwargs = map_tree(self._as_fake, args), map_tree(self._as_fake, kwargs)
         recorded_args, recorded_kwargs = map_tree(self._operand, args), map_tree(self._operand, kwargs)
@@ -237,7 +239,18 @@ class Recorder(TorchDispatchMode):
         modes = Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled())
         operands = operands_of((args, kwargs))
         call = Call(
-            func, args, kwargs, results, operands, outputs, written, effect, modes, current_line(), fresh, resized
+            func,
+            args,
+            kwargs,
+            results,
+            operands,
+            outputs,
+            written,
+            effect,
+            modes,
+            current_line(),
+            fresh,
+            resized,
         )
         self.recording.calls.append(call)
         return call
@@ -252,7 +265,9 @@ class Recorder(TorchDispatchMode):
         if not known.written or not actual:
             return Effect.NONE, (), ()
         before = operands_of(written_arguments(func, args, kwargs))
-        tensors = [x for x in pytree.tree_leaves(written_arguments(func, *actual)) if isinstance(x, torch.Tensor)]
+        tensors = [
+            x for x in pytree.tree_leaves(written_arguments(func, *actual)) if isinstance(x, torch.Tensor)
+        ]
         written = tuple(self._changed(o, x) for o, x in zip(before, tensors, strict=True))
         if not written:
             return Effect.NONE, (), ()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from purefx._torch import OpOverload, without_modes
-from purefx.capture.recording import Constant, Operand, Storage, Tree, Region, map_tree
+from purefx.capture.recording import Constant, Operand, Region, Storage, Tree, map_tree
 from purefx.layout import holds
 from purefx.operators import facts
 
@@ -30,7 +30,9 @@ def needs_rehearsal(op: OpOverload, operands: tuple[Operand, ...], written: tupl
     if not written or known.writes_geometry or known.custom:
         return False
     return any(
-        _repeats(w.region) or any(o.region.storage is w.region.storage and o.region != w.region for o in operands) for w in written
+        _repeats(w.region)
+        or any(o.region.storage is w.region.storage and o.region != w.region for o in operands)
+        for w in written
     )
 
 
@@ -87,7 +89,9 @@ def _zeros(x: Any, memories: dict[Storage, torch.UntypedStorage]) -> Any:
     if not region.geometry.is_static or type(nbytes) is not int or nbytes > LARGEST:
         raise _CannotRehearse
     if region.storage not in memories:
-        memories[region.storage] = torch.zeros(nbytes, dtype=torch.uint8, device=region.storage.device).untyped_storage()
+        memories[region.storage] = torch.zeros(
+            nbytes, dtype=torch.uint8, device=region.storage.device
+        ).untyped_storage()
     geometry = region.geometry
     empty = torch.empty(0, dtype=region.dtype, device=region.storage.device)
     made = empty.set_(memories[region.storage], geometry.offset, geometry.sizes, geometry.strides)

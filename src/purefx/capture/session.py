@@ -9,21 +9,15 @@ fakes; afterwards they are put back, whatever happened.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from purefx._torch import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
-    GuardOnDataDependentSymNode,
     ShapeEnv,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
     autocast_state,
     count_writes_together,
     pytree,
@@ -36,25 +30,21 @@ from purefx.capture.arguments import (
     GradientOf,
     Held,
     Leaf,
-    ModuleState,
     Source,
     check_tensor,
     find_modules,
     flatten,
-    module_states,
-    reached,
     state_tables,
 )
 from purefx.capture.fakes import FakeFactory
-from purefx.capture.frames import raising_line
 from purefx.capture.recorder import KnownNumber, Recorder
-from purefx.capture.recording import Recording, Variable, Region
+from purefx.capture.recording import Recording, Region, Variable
+from purefx.capture.stand_ins import check_arguments, fake_modules, fake_variables
+from purefx.capture.translation import refusals
 from purefx.errors import (
     AutocastChanged,
-    DataDependentControlFlow,
     EscapedState,
     UnknownOutputType,
-    UnsupportedOperator,
 )
 
 
@@ -103,11 +93,17 @@ Result = TensorResult | PlainResult
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rebinding:
-    """The program bound a module's attribute to another value: ``table[key] = result``."""
+    """The program bound a module's attribute to another value: ``table[key] = result``; it was ``before``."""
 
     table: dict[str, Any]
     key: str
     result: Result | None
+    before: Any
+
+    @property
+    def plain(self) -> bool:
+        """Whether the old value was a number or the like, which the program may have computed the new one from."""
+        return isinstance(self.before, bool | int | float | str | None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,7 +154,9 @@ def capture(
 class _Session:
     """The state of one capture.  ``_inputs`` maps the identity of each real tensor to its input."""
 
-    def __init__(self, function: Callable[..., Any], flat: Flat, known: KnownNumber, *, dynamic: bool) -> None:
+    def __init__(
+        self, function: Callable[..., Any], flat: Flat, known: KnownNumber, *, dynamic: bool
+    ) -> None:
         self._function = function
         self._flat = flat
         self._modules = find_modules(function, flat.leaves)
@@ -173,11 +171,16 @@ class _Session:
         grad_before, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         with without_modes():
             args, kwargs = self._fake_arguments()
-            with self._fake_variables(), self._fake_modules() as swapped:
+            given = pytree.tree_leaves((args, kwargs))
+            with (
+                fake_variables(self._function, self._make),
+                fake_modules(self._modules, self._make) as swapped,
+            ):
                 for known in self._inputs.values():
                     known.writes = -_version(known.fake)
                 outputs = self._call(args, kwargs)
                 self._recorder.settle_detach()
+                check_arguments(given, (args, kwargs))
                 rebindings = tuple(self._rebindings(swapped))
             grad_after = torch.is_grad_enabled()
             torch.set_grad_enabled(grad_before)
@@ -204,12 +207,19 @@ class _Session:
         check_tensor(source.name, tensor)
         fake = self._fakes.make(tensor, source.name)
         region = self._recorder.region(fake)
-        made = Input([source], tensor, fake, self._recorder.variable(fake), region, region, writes=-_version(fake))
+        made = Input(
+            [source], tensor, fake, self._recorder.variable(fake), region, region, writes=-_version(fake)
+        )
         made.was_leaf = fake.is_leaf
         self._inputs[id(tensor)] = made
         if tensor.requires_grad and tensor.is_leaf and tensor.grad is not None:
-            made.grad = fake.grad = self._input(tensor.grad, GradientOf(made.tensor, f"{source.name}.grad")).fake
+            made.grad = fake.grad = self._input(
+                tensor.grad, GradientOf(made.tensor, f"{source.name}.grad")
+            ).fake
         return made
+
+    def _make(self, tensor: torch.Tensor, source: Source) -> torch.Tensor:
+        return self._input(tensor, source).fake
 
     def _lift(self, tensor: torch.Tensor) -> torch.Tensor:
         """The fake of a tensor that the program reached by itself."""
@@ -219,66 +229,17 @@ class _Session:
                 self._versions.append((tensor, tensor._version))
             with without_modes(), torch.no_grad():
                 self._held.append((tensor, tensor.detach()))
-                known = self._input(tensor, Held(tensor, None, f"a tensor of size {list(tensor.shape)} held outside"))
+                known = self._input(
+                    tensor, Held(tensor, None, f"a tensor of size {list(tensor.shape)} held outside")
+                )
                 known.writes = -_version(known.fake)
         return known.fake
-
-    @contextmanager
-    def _fake_variables(self) -> Iterator[None]:
-        """Put fakes in the place of the tensors in closure cells and globals, for the time of the run."""
-        saved = [(b, b.read()) for b in reached(self._function) if isinstance(b.read(), torch.Tensor)]
-        fakes = [(b, self._input(x, Held(x, b, b.name)).fake) for b, x in saved if not isinstance(x, FakeTensor)]
-        try:
-            for binding, fake in fakes:
-                binding.bind(fake)
-            yield
-            for binding, fake in fakes:
-                if binding.read() is not fake:
-                    raise EscapedState(
-                        f"the program binds the variable {binding.name} to another value",
-                        where=None,
-                        remedy=f"return the new value, or write it into {binding.name} with copy_",
-                    )
-        finally:
-            for binding, tensor in saved:
-                binding.bind(tensor)
-
-    @contextmanager
-    def _fake_modules(self) -> Iterator[list[tuple[torch.nn.Module, list[dict[str, Any]]]]]:
-        """Put fakes in the place of the modules' tensors, for the time of the run."""
-        owners: dict[int, torch.nn.Module] = {}
-        for _, module in self._modules:
-            owners.update((id(owner), owner) for owner in module.modules())
-        saved = [(owner, [dict(table) for table in state_tables(owner)]) for owner in owners.values()]
-        try:
-            for name, module in self._modules:
-                for state in list(module_states(name, module)):
-                    if not isinstance(state.table[state.key], FakeTensor):
-                        state.table[state.key] = self._input(state.table[state.key], state).fake
-            yield saved
-        finally:
-            for owner, tables in saved:
-                for table, old in zip(state_tables(owner), tables, strict=True):
-                    table.clear()
-                    table.update(old)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         autocast = autocast_state()
         try:
-            with self._fakes.mode, self._recorder:
+            with refusals(), self._fakes.mode, self._recorder:
                 outputs = self._function(*args, **kwargs)
-        except (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException) as error:
-            raise DataDependentControlFlow(
-                f"Python needs the value of a tensor: {str(error).splitlines()[0]}",
-                where=raising_line(error.__traceback__),
-                remedy="express the choice with tensors (torch.where, masks), or compile the parts around it",
-            ) from error
-        except (UnsupportedOperatorException, UnsupportedFakeTensorException) as error:
-            raise UnsupportedOperator(
-                f"{error} cannot run on fake tensors",
-                where=raising_line(error.__traceback__),
-                remedy="register a fake implementation (torch.library.register_fake)",
-            ) from error
         finally:
             self._put_back()
         if autocast_state() != autocast:
@@ -294,7 +255,11 @@ class _Session:
         for tensor, version in self._versions:
             set_version(tensor, version)
         for tensor, alias in self._held:
-            if isinstance(tensor, FakeTensor) or tensor.is_meta != alias.is_meta or tensor.stride() != alias.stride():
+            if (
+                isinstance(tensor, FakeTensor)
+                or tensor.is_meta != alias.is_meta
+                or tensor.stride() != alias.stride()
+            ):
                 tensor.data = alias
                 raise EscapedState(
                     f"the program changes the geometry or the storage of a tensor of size {list(alias.shape)} held outside",
@@ -321,7 +286,9 @@ class _Session:
         )
 
     def _own_version(self, fake: torch.Tensor) -> int | None:
-        if fake.is_inference() or any(count_writes_together(fake, known.fake) for known in self._inputs.values()):
+        if fake.is_inference() or any(
+            count_writes_together(fake, known.fake) for known in self._inputs.values()
+        ):
             return None
         return fake._version
 
@@ -330,10 +297,13 @@ class _Session:
         for owner, tables in saved:
             for table, old in zip(state_tables(owner), tables, strict=True):
                 for key, value in table.items():
-                    if fakes.get(id(value), value) is not old.get(key, _ABSENT) and _is_state(table, owner, value):
-                        yield Rebinding(table, key, self._result(value, f"{type(owner).__name__}.{key}"))
-                for key in old.keys() - table.keys():
-                    yield Rebinding(table, key, None)
+                    if fakes.get(id(value), value) is not old.get(key, _ABSENT) and _is_state(
+                        table, owner, value
+                    ):
+                        result = self._result(value, f"{type(owner).__name__}.{key}")
+                        yield Rebinding(table, key, result, old.get(key))
+                for key in [key for key in old if key not in table]:
+                    yield Rebinding(table, key, None, old[key])
 
     def _read_inputs(self) -> None:
         for known in self._inputs.values():

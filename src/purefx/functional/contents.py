@@ -19,6 +19,7 @@ from torch import fx
 
 from purefx._torch import resolve_op
 from purefx.capture.recording import Call, Effect, Operand, Recording, Region, data_of, map_tree
+from purefx.errors import UnsupportedOperator
 from purefx.functional.builder import Builder, Value, fits, run_on_meta, stride_order
 from purefx.functional.patches import Patches
 from purefx.functional.regions import (
@@ -138,7 +139,9 @@ class Reader:
         writes = tuple((p.region, p.value.node) for p in patches)
         self.merges.append(Merge(content, before.node, content.value.node, content.region, writes))
         content.patches.clear()
-        content.derived = {p.region: p.value for p in patches if p.value.geometry.same_layout(p.region.geometry)}
+        content.derived = {
+            p.region: p.value for p in patches if p.value.geometry.same_layout(p.region.geometry)
+        }
 
     def settled(self, content: Content) -> Value:
         """The whole of ``content`` as one value with the strides of its region."""
@@ -223,6 +226,12 @@ class Reader:
                 return self._with_lazy_bits(self._builder.chain(self._physical(value), chain), region)
             except NotViewable:
                 pass
+        if region.dtype != content.region.dtype:
+            raise UnsupportedOperator(
+                f"a tensor of {region.dtype} cannot be cut out of memory that is known as {content.region.dtype}",
+                where=None,
+                remedy="copy the tensor of the other dtype before it is written to",
+            )
         wanted = region.geometry
         value = self.strided_exactly(content)
         shift = value.geometry.offset - content.region.geometry.offset
@@ -264,7 +273,8 @@ class Reader:
         """All of ``content`` by cutting it along its patches and joining the parts, or None."""
         region = content.region
         if any(
-            p.region.dtype != region.dtype or (p.region.conj, p.region.neg) != (region.conj, region.neg) for p in patches
+            p.region.dtype != region.dtype or (p.region.conj, p.region.neg) != (region.conj, region.neg)
+            for p in patches
         ):
             return None
         order = tuple(sorted(range(region.geometry.rank), key=_by_stride(region.geometry)))
@@ -366,7 +376,10 @@ class _Joiner:
         if len(patches) < len(plan.parts) or self._order != tuple(range(rank)):
             return None
         sizes = self._base.geometry.sizes
-        if not all(p.value.geometry.same_layout(Geometry.contiguous((*sizes[:dim], *sizes[dim + 1 :]))) for p in patches):
+        if not all(
+            p.value.geometry.same_layout(Geometry.contiguous((*sizes[:dim], *sizes[dim + 1 :])))
+            for p in patches
+        ):
             return None
         node = self._builder.call(aten.stack.default, ([p.value.node for p in patches], dim))
         first = patches[0].value
@@ -378,7 +391,9 @@ class _Joiner:
         sizes = list(parts[0].geometry.sizes)
         sizes[dim] = sum(p.geometry.sizes[dim] for p in parts)
         first = parts[0]
-        return self._builder.value(node, Geometry.contiguous(tuple(sizes)), first.dtype, (first.conj, first.neg), node)
+        return self._builder.value(
+            node, Geometry.contiguous(tuple(sizes)), first.dtype, (first.conj, first.neg), node
+        )
 
     def _piece(self, index: int) -> Value:
         patch, box = self._patches[index], self._boxes[index]
@@ -404,7 +419,9 @@ class _Joiner:
         try:
             return self._builder.view(value, View(sizes))
         except NotViewable:
-            return self._builder.view(self._builder.laid_out(value, Geometry.contiguous(value.geometry.sizes)), View(sizes))
+            return self._builder.view(
+                self._builder.laid_out(value, Geometry.contiguous(value.geometry.sizes)), View(sizes)
+            )
 
 
 def _holds_inside(outer: Region, inner: Region) -> bool:

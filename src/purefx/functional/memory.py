@@ -98,10 +98,16 @@ class Memory:
         parts = []
         if kept:
             old = Region(storage, Geometry((kept,), (1,), 0), region.dtype)
-            parts.append(self._reader.read(content, old) if includes(region, old) else self._spread(content, old))
+            parts.append(
+                self._reader.read(content, old) if includes(region, old) else self._spread(content, old)
+            )
         if after // size > kept:
             node = self._builder.call(aten.empty.memory_format, ([after // size - kept],), options)
-            parts.append(self._builder.value(node, Geometry((after // size - kept,), (1,), 0), region.dtype, (False, False), node))
+            parts.append(
+                self._builder.value(
+                    node, Geometry((after // size - kept,), (1,), 0), region.dtype, (False, False), node
+                )
+            )
         content.region, content.value = flat, self._joined(parts, flat, options)
         content.patches.clear()
         content.derived.clear()
@@ -142,7 +148,11 @@ class Memory:
             return False
         pieces = sum(r.geometry.numel * r.dtype.itemsize for r in regions)
         disjointed = all(r.geometry.is_static for r in regions)
-        return disjointed and pieces >= whole.geometry.numel * whole.dtype.itemsize and self._tiles(whole, regions)
+        return (
+            disjointed
+            and pieces >= whole.geometry.numel * whole.dtype.itemsize
+            and self._tiles(whole, regions)
+        )
 
     def _tiles(self, whole: Region, regions: list[Region]) -> bool:
         """Whether ``regions``, of which none includes another, leave no element of ``whole`` out."""
@@ -185,4 +195,3 @@ class Memory:
 def has_rest(plan: Part) -> bool:
     """Whether ``plan`` takes something from the old value."""
     return isinstance(plan, Rest) or (isinstance(plan, Join) and any(map(has_rest, plan.parts)))
-

@@ -7,8 +7,8 @@
 For running a graph as it is, without a compiler: what the program wrote in place is not copied, and nothing is
 left to write back.  Rule: a write may happen in place if nothing reads the old value, or a view of it, any more.
 
-    y = x[0]; x.add_(1); return y * 2         y is read after the write in the functional graph, where it has the
-                                              old value: the write stays out of place
+    a[0].copy_(b); b.add_(1); return a.sum()  the row of a is the old value of b, which is read after the write of
+                                              b in the functional graph: that write stays out of place
 """
 
 from __future__ import annotations
@@ -62,7 +62,11 @@ class _Reinplacer:
             if node.op == "placeholder":
                 self._begin(next(inputs), node)
         done = {(root, value) for root, value in self._newest.items() if value.op != "placeholder"}
-        kept = [(o, n) for o, n in self._outputs() if not (isinstance(o, WrittenOutput) and (o.root, o.whole) in done)]
+        kept = [
+            (o, n)
+            for o, n in self._outputs()
+            if not (isinstance(o, WrittenOutput) and (o.root, o.whole) in done)
+        ]
         self._graph.output(tuple(self._image[n] if isinstance(n, fx.Node) else n for _, n in kept))
         without_dead_nodes(self._graph, list(self._old.inputs), keep=True)
         return replace(self._old, graph=self._graph, outputs=tuple(o for o, _ in kept))

@@ -5,7 +5,8 @@
     return x.sum()                  sum(select_scatter(new_x, row, 0, 0))
 
 The graph's inputs are the roots of the caller's memory and the symbols that its sizes are made of; its outputs
-are, in this order: the written regions, the results, the bases that several results share.
+are, in this order: the written regions, the results, the bases that several results share, the numbers that the
+program returns.
 """
 
 from __future__ import annotations
@@ -115,7 +116,9 @@ def functionalize(capture: Capture, replay: Replay) -> Functional:
     return functional_graph(capture.recording, capture.inputs, replay, capture.env)
 
 
-def functional_graph(recording: Recording, inputs: Sequence[Input], replay: Replay, env: ShapeEnv) -> Functional:
+def functional_graph(
+    recording: Recording, inputs: Sequence[Input], replay: Replay, env: ShapeEnv
+) -> Functional:
     """The functional graph of ``recording`` as a function of ``inputs``."""
     return _Rewriter(recording, inputs, replay, env).run()
 
@@ -131,8 +134,13 @@ def functional_body(function: Any, operands: Sequence[Operand], env: ShapeEnv) -
     Raises UnsupportedOperator if the body writes to its operands, or uses tensors that are none.
     """
     captured = capture(function, tuple(example(o.region, env) for o in operands), {})
-    results = tuple(Fresh(r.variable, r.region) if isinstance(r, TensorResult) else Plain(r.value) for r in captured.results)
-    body = _Rewriter(captured.recording, captured.inputs, Replay(results, (), (), ()), captured.env).run(keep=True)
+    results = tuple(
+        Fresh(r.variable, r.region) if isinstance(r, TensorResult) else Plain(r.value)
+        for r in captured.results
+    )
+    body = _Rewriter(captured.recording, captured.inputs, Replay(results, (), (), ()), captured.env).run(
+        keep=True
+    )
     if len(captured.inputs) > len(operands) or any(isinstance(o, WrittenOutput) for o in body.outputs):
         raise UnsupportedOperator(
             f"{getattr(function, '__name__', function)}, the body of a control-flow operator, writes to an operand or"
@@ -233,7 +241,9 @@ class _Rewriter:
         values = []
         for i, output in enumerate(call.outputs):
             if output.region.storage in call.fresh:
-                values.append(self._builder.fresh(node if alone else self._builder.item(node, i), output.region))
+                values.append(
+                    self._builder.fresh(node if alone else self._builder.item(node, i), output.region)
+                )
         self._memory.define(call, values)
 
     def _outputs(self) -> list[tuple[GraphOutput, Any]]:
@@ -252,7 +262,9 @@ class _Rewriter:
             node = self._own(self._memory.read_exactly(base.region))
             outputs.append((BaseOutput(base.variable, base.region, self._is_view(node)), node))
         for how in hows:
-            if isinstance(how, Plain) and isinstance(how.value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            if isinstance(how, Plain) and isinstance(
+                how.value, (torch.SymInt, torch.SymFloat, torch.SymBool)
+            ):
                 outputs.append((NumberOutput(how.value), self._builder.lower(how.value)))
         return outputs
 

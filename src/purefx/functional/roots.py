@@ -64,7 +64,9 @@ def _storage_roots(members: list[Input], regions: list[Region], writes: list[Reg
         everything = [*group, *stray]
         written = any(not disjoint(w, r) for w in writes for r in everything)
         bases = [m for m in inside if all(includes(m.before, r) for r in everything)]
-        base = next((m for m in bases if not written or not has_internal_overlap(once(m.before.geometry))), None)
+        base = next(
+            (m for m in bases if not written or not has_internal_overlap(once(m.before.geometry))), None
+        )
         region = base.before if base is not None else _hull(everything)
         yield Root(region, base, inside, written)
 
@@ -102,7 +104,11 @@ def _hull(regions: list[Region]) -> Region:
     """The shortest run of memory that holds all ``regions``, as elements of their smallest dtype."""
     smallest = min(regions, key=lambda r: r.dtype.itemsize)
     unit = smallest.dtype.itemsize
-    spans = [(low * r.dtype.itemsize // unit, high * r.dtype.itemsize // unit) for r in regions for low, high in [r.geometry.span()]]
+    spans = [
+        (low * r.dtype.itemsize // unit, high * r.dtype.itemsize // unit)
+        for r in regions
+        for low, high in [r.geometry.span()]
+    ]
     low, high = min(s for s, _ in spans), max(e for _, e in spans)
     ratio = max(r.dtype.itemsize for r in regions) // unit
     if ratio > 1:  # whole elements of the larger dtypes

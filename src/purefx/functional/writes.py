@@ -1,9 +1,9 @@
 """What an operator that writes means as a functional one.
 
-    y.copy_(x)            the new value of y is x, in y's dtype and sizes
-    y.add_(x)             the new value of y is add(y, x)
-    topk(x, out=(v, i))   the new values of v and i are those of topk(x)
-    otherwise             the operator itself, on copies
+y.copy_(x)            the new value of y is x, in y's dtype and sizes
+y.add_(x)             the new value of y is add(y, x)
+topk(x, out=(v, i))   the new values of v and i are those of topk(x)
+otherwise             the operator itself, on copies
 """
 
 from __future__ import annotations
@@ -66,7 +66,11 @@ class Writer:
     def _overwrite(self, call: Call) -> None:
         """A write that depends only on its source."""
         region = call.written[0].region
-        source = None if call.op is aten.zero_.default else argument(call.op, call.args, call.kwargs, _SOURCE[call.op])
+        source = (
+            None
+            if call.op is aten.zero_.default
+            else argument(call.op, call.args, call.kwargs, _SOURCE[call.op])
+        )
         if isinstance(source, Operand):
             value = self._memory.read(source.region)
             if source.region.storage.device != region.storage.device:
@@ -90,7 +94,12 @@ class Writer:
     def _is_list_write(self, call: Call) -> bool:
         """Whether ``call`` writes a list element by element, in order (``_foreach_add_``)."""
         known = facts(call.op)  # type: ignore[arg-type]
-        return not known.custom and not call.outputs and isinstance(call.args[0], list) and known.written[0] == "self"
+        return (
+            not known.custom
+            and not call.outputs
+            and isinstance(call.args[0], list)
+            and known.written[0] == "self"
+        )
 
     def _is_tangled(self, call: Call) -> bool:
         """Whether what ``call`` writes overlaps itself, another write, or a different view that it reads."""
@@ -129,7 +138,11 @@ class Writer:
         for operand, value in zip(call.written, made[twin.kept :], strict=True):
             stored = self._as_region(value, operand.region)
             if not several and not facts(call.op).out:  # type: ignore[arg-type]
-                self._in_place.append(InPlace(self._memory.content(operand.region), call.op, node.args, node.kwargs, stored.node))
+                self._in_place.append(
+                    InPlace(
+                        self._memory.content(operand.region), call.op, node.args, node.kwargs, stored.node
+                    )
+                )
             self._memory.write(operand.region, stored)
 
     def _values(self, call: Call, without: tuple[str, ...] = ()) -> tuple[Any, Any]:
@@ -241,8 +254,16 @@ def _one_by_one(call: Call) -> list[Call]:
         kwargs = {name: only(i, x) for name, x in call.kwargs.items()}
         singles.append(
             Call(
-                call.op, args, kwargs, None, operands_of((args, kwargs)), (), (call.written[i],),
-                call.effect, call.modes, call.where,
+                call.op,
+                args,
+                kwargs,
+                None,
+                operands_of((args, kwargs)),
+                (),
+                (call.written[i],),
+                call.effect,
+                call.modes,
+                call.where,
             )  # fmt: skip
         )
     return singles

@@ -490,7 +490,9 @@ def compare(
     one side raised, that comes first, and probes, which that side has none of, are left out.
     """
     eager, system = expected.facts, actual.facts
-    if _ERROR in eager and _ERROR in system:  # purefx promises untouched arguments; eager has run half of the program
+    if (
+        _ERROR in eager and _ERROR in system
+    ):  # purefx promises untouched arguments; eager has run half of the program
         eager, system = _only_errors(expected.call), _only_errors(actual.call)
     elif (_ERROR in eager) != (_ERROR in system):
         eager = {_ERROR: "none", _MESSAGE: "", **expected.call}

@@ -17,9 +17,13 @@ from purefx.capture.session import Capture, Input
 from purefx.layout import Geometry
 from purefx.operators import READS_STORAGE, aten
 from purefx.runtime.spelling import Speller
-from purefx.runtime.support import same_value, sharing
+from purefx.runtime.support import same_value, sharing, sharing_groups
 
-READS_OFFSETS = READS_STORAGE | {aten.as_strided_.default, aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
+READS_OFFSETS = READS_STORAGE | {
+    aten.as_strided_.default,
+    aten.set_.source_Storage,
+    aten.set_.source_Storage_storage_offset,
+}
 """Operators whose arguments count from the start of the storage."""
 
 
@@ -38,7 +42,9 @@ class ModuleGuard:
 
     def holds(self) -> bool:
         """Whether all modules are as they were."""
-        return all(_module_state(owner) == state for owner, state in zip(self.owners, self.state, strict=True))
+        return all(
+            _module_state(owner) == state for owner, state in zip(self.owners, self.state, strict=True)
+        )
 
 
 def _module_state(module: torch.nn.Module) -> tuple[Any, ...]:
@@ -47,8 +53,8 @@ def _module_state(module: torch.nn.Module) -> tuple[Any, ...]:
         tuple(map(id, module._modules.values())),
         tuple(module._parameters),
         tuple(module._buffers),
-        len(module._forward_hooks),
-        len(module._forward_pre_hooks),
+        tuple(module._forward_hooks),
+        tuple(module._forward_pre_hooks),
     )
 
 
@@ -70,9 +76,14 @@ def spell_sources(capture: Capture, speller: Speller, names: dict[Input, str]) -
                 yield f"{names[known]} = {speller.name('variable_' + binding.name, binding)}.read()"
 
 
-def spell_conditions(capture: Capture, speller: Speller, names: dict[Input, str], leaves: list[str]) -> Iterator[str]:
+def spell_conditions(
+    capture: Capture, speller: Speller, names: dict[Input, str], leaves: list[str]
+) -> Iterator[str]:
     """Everything that must hold, cheapest and most telling first."""
-    grad, inference = speller.name("is_grad_enabled", torch.is_grad_enabled), "torch.is_inference_mode_enabled()"
+    grad, inference = (
+        speller.name("is_grad_enabled", torch.is_grad_enabled),
+        "torch.is_inference_mode_enabled()",
+    )
     yield f"{grad}() is {capture.grad_before}"
     if capture.inference:
         yield inference
@@ -85,6 +96,10 @@ def spell_conditions(capture: Capture, speller: Speller, names: dict[Input, str]
         yield from _source_conditions(names[known], known, speller, leaves)
     yield from _sharing_conditions(capture, speller, names)
     yield from _ambient_conditions(speller)
+    for rebinding in capture.rebindings:
+        if rebinding.plain:
+            state = speller.name("state", rebinding.table)
+            yield f"{speller.name('same_value', same_value)}({state}.get({rebinding.key!r}), {speller.literal(rebinding.before)})"
     modules = [module for _, module in capture.modules]
     if modules:
         yield f"{speller.name('modules', ModuleGuard.of(modules))}.holds()"
@@ -93,12 +108,22 @@ def spell_conditions(capture: Capture, speller: Speller, names: dict[Input, str]
 def _ambient_conditions(speller: Speller) -> Iterator[str]:
     enabled = torch.is_autocast_enabled("cpu")
     yield f"torch.is_autocast_enabled('cpu') is {enabled}"
+    if enabled:
+        yield f"torch.get_autocast_dtype('cpu') is {speller.literal(torch.get_autocast_dtype('cpu'))}"
     yield f"torch.get_default_dtype() is {speller.literal(torch.get_default_dtype())}"
 
 
 def _plain_condition(name: str, leaf: Any, speller: Speller) -> str:
-    if leaf is None or isinstance(leaf, bool | torch.dtype | torch.device | torch.nn.Module | type) or callable(leaf):
-        return f"{name} is {speller.literal(leaf)}" if not isinstance(leaf, torch.device) else f"{name} == {speller.literal(leaf)}"
+    if (
+        leaf is None
+        or isinstance(leaf, bool | torch.dtype | torch.device | torch.nn.Module | type)
+        or callable(leaf)
+    ):
+        return (
+            f"{name} is {speller.literal(leaf)}"
+            if not isinstance(leaf, torch.device)
+            else f"{name} == {speller.literal(leaf)}"
+        )
     if type(leaf) in (int, str):
         return f"type({name}) is {type(leaf).__name__} and {name} == {leaf!r}"
     return f"{speller.name('same_value', same_value)}({name}, {speller.literal(leaf)})"
@@ -148,6 +173,9 @@ def _sharing_conditions(capture: Capture, speller: Speller, names: dict[Input, s
     tensors = ", ".join(names[known] for known in capture.inputs)
     if len({group for group, _ in pattern}) == len(pattern):
         yield f"{speller.name('distinct_storages', distinct_storages)}({tensors})"
+    elif capture.dynamic:
+        groups = tuple(group for group, _ in pattern)
+        yield f"{speller.name('sharing_groups', sharing_groups)}(({tensors})) == {groups!r}"
     else:
         yield f"{speller.name('sharing', sharing)}(({tensors})) == {pattern!r}"
 
@@ -185,13 +213,18 @@ def spell_geometries(capture: Capture, speller: Speller, names: dict[Input, str]
             continue
         yield f"{names[known]}.shape == {speller.literal(tuple(geometry.sizes))}"
         yield f"{names[known]}.stride() == {speller.literal(tuple(geometry.strides))}"
+    pattern = sharing([known.tensor for known in capture.inputs])
+    shared = {group for i, (group, _) in enumerate(pattern) if group != i}
+    for known, (group, _) in zip(capture.inputs, pattern, strict=True):
+        if group in shared:
+            yield f"{names[known]}.storage_offset() == {speller.literal(known.before.geometry.offset)}"
     yield from spell_relations(capture.env, speller)
 
 
 def spell_relations(env: ShapeEnv, speller: Speller) -> Iterator[str]:
     """The relations among sizes that decided what the capture saw."""
     for guard in dict.fromkeys(env.replace(g.expr) for g in env.guards):
-        if guard.free_symbols:
+        if guard.free_symbols and guard.free_symbols <= speller.symbols.keys():
             yield speller.expression(guard)
     for symbol, bounds in env.var_to_range.items():
         if symbol in speller.symbols and bounds.lower.is_number and bounds.lower > 0:

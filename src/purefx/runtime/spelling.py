@@ -43,7 +43,10 @@ METHODS: dict[Any, str] = {
     aten.view.default: "view",
     aten.view.dtype: "view",
 }
-FUNCTIONS: dict[Any, str] = {aten.view_as_real.default: "view_as_real", aten.view_as_complex.default: "view_as_complex"}
+FUNCTIONS: dict[Any, str] = {
+    aten.view_as_real.default: "view_as_real",
+    aten.view_as_complex.default: "view_as_complex",
+}
 
 
 class Speller:

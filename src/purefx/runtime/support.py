@@ -22,6 +22,11 @@ def sharing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
     return tuple(pattern)
 
 
+def sharing_groups(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """For each tensor the first that it shares storage with."""
+    return tuple(group for group, _ in sharing(tensors))
+
+
 def set_versions(*versions: tuple[torch.Tensor, int]) -> None:
     """Leave the version counters where eager leaves them: it counts each write, the wrapper writes once."""
     for tensor, version in versions:
@@ -38,4 +43,3 @@ def same_value(given: Any, captured: Any) -> bool:
             given == captured or (math.isnan(given) and math.isnan(captured))
         )
     return bool(given == captured)
-

@@ -1,12 +1,12 @@
 """The source of a wrapper: prologue, graph, epilogue, as a person would write them for this one program.
 
-    def run(x, buffer):
-        \"\"\"Runs step with the graph compiled for these arguments.\"\"\"
-        new_buffer, out = graph(x, buffer)
-        with no_grad():
-            buffer.narrow(0, 3, 1).copy_(new_buffer)
-        view = out.select(0, 0)
-        return out, view
+def run(x, buffer):
+    \"\"\"Runs step with the graph compiled for these arguments.\"\"\"
+    new_buffer, out = graph(x, buffer)
+    with no_grad():
+        buffer.narrow(0, 3, 1).copy_(new_buffer)
+    view = out.select(0, 0)
+    return out, view
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ from purefx.functional.rewrite import (
     WrittenOutput,
 )
 from purefx.functional.roots import Root, written_regions
-from purefx.layout import Chain
-from purefx.layout import Slice
+from purefx.layout import Chain, Slice
 from purefx.runtime.guards import spell_conditions, spell_geometries, spell_sources, spell_symbols
 from purefx.runtime.spelling import METHODS, Speller, spell_range
 from purefx.runtime.support import set_versions
@@ -56,12 +55,16 @@ class Wrapper:
     source: str
 
 
-def build_wrapper(capture: Capture, replay: Replay, functional: Functional, graph: Callable[..., Any]) -> Wrapper:
+def build_wrapper(
+    capture: Capture, replay: Replay, functional: Functional, graph: Callable[..., Any]
+) -> Wrapper:
     """Generate the wrapper of ``functional`` for the calls that look like ``capture``; ``graph`` runs the graph."""
     writer = _WrapperWriter(capture, replay, functional)
     source = writer.source()
     namespace = {**writer.speller.namespace, "graph": graph}
-    file = f"<purefx {getattr(capture.function, '__name__', type(capture.function).__name__)} {next(_numbers)}>"
+    file = (
+        f"<purefx {getattr(capture.function, '__name__', type(capture.function).__name__)} {next(_numbers)}>"
+    )
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), namespace)
     return Wrapper(namespace["matches"], namespace["run"], source)
@@ -92,7 +95,11 @@ class _WrapperWriter:
         speller, names = self.speller, self._inputs
         conditions = list(spell_conditions(self._capture, speller, names, self._leaves))
         fetch = [*self._unpack(), *spell_sources(self._capture, speller, names)]
-        lines = ["def matches(leaves):", '    """Whether this specialisation may be used for these arguments."""', *_indented(fetch)]
+        lines = [
+            "def matches(leaves):",
+            '    """Whether this specialisation may be used for these arguments."""',
+            *_indented(fetch),
+        ]
         if not self._capture.dynamic:
             return [*lines, *_conjunction(conditions)]
         ranks = [f"{names[k]}.dim() == {k.before.geometry.rank}" for k in self._capture.inputs]
@@ -102,7 +109,11 @@ class _WrapperWriter:
 
     def _run(self) -> list[str]:
         name = getattr(self._capture.function, "__name__", type(self._capture.function).__name__)
-        body = [*self._unpack(), *spell_sources(self._capture, self.speller, self._inputs), *self._read_symbols()]
+        body = [
+            *self._unpack(),
+            *spell_sources(self._capture, self.speller, self._inputs),
+            *self._read_symbols(),
+        ]
         body += self._remember_versions()
         body += self._call_graph()
         resized = {s for call in self._capture.recording for s, _, _ in call.resized}
@@ -113,7 +124,11 @@ class _WrapperWriter:
         body += self._set_versions()
         body += self._rebind()
         body += self._return()
-        return ["def run(leaves):", f'    """Runs {name} with the graph that was made for such arguments."""', *_indented(body)]
+        return [
+            "def run(leaves):",
+            f'    """Runs {name} with the graph that was made for such arguments."""',
+            *_indented(body),
+        ]
 
     def _unpack(self) -> list[str]:
         if not self._leaves:
@@ -142,7 +157,11 @@ class _WrapperWriter:
         results = [*self._capture.results, *(r.result for r in self._capture.rebindings)]
         found = {}
         for how, result in zip(hows, results, strict=True):
-            if isinstance(how, Fresh | Replayed) and isinstance(result, TensorResult) and result.version is not None:
+            if (
+                isinstance(how, Fresh | Replayed)
+                and isinstance(result, TensorResult)
+                and result.version is not None
+            ):
                 found[self._result(how)] = result.version
         return found
 
@@ -158,8 +177,11 @@ class _WrapperWriter:
             return lines
         call = f"graph({', '.join(arguments)})"
         statement = f"({', '.join(names)},) = {call}" if names else call
-        if self._capture.grad_before:
-            statement = f"with {self.speller.name('no_grad', torch.no_grad)}():\n    {statement}"
+        modes = [f"{self.speller.name('no_grad', torch.no_grad)}()"] if self._capture.grad_before else []
+        if torch.is_autocast_enabled("cpu"):  # the graph has the casts in it
+            modes.append("torch.autocast('cpu', enabled=False)")
+        if modes:
+            statement = f"with {', '.join(modes)}:\n    {statement}"
         return [*lines, *statement.split("\n"), *self._without_bases(), *self._made_in_inference_mode()]
 
     def _without_bases(self) -> list[str]:
@@ -169,7 +191,11 @@ class _WrapperWriter:
 
     def _made_in_inference_mode(self) -> list[str]:
         """Results that the program made in an inference mode of its own are inference tensors."""
-        made = [o for o in self._functional.outputs if isinstance(o, ResultOutput | BaseOutput) and o.variable.inference]
+        made = [
+            o
+            for o in self._functional.outputs
+            if isinstance(o, ResultOutput | BaseOutput) and o.variable.inference
+        ]
         if not made or self._capture.inference:
             return []
         lines = [f"    {self._outputs[o]} = {self._outputs[o]}.clone()" for o in made]
@@ -218,7 +244,10 @@ class _WrapperWriter:
     def _write_back(self, outputs: list[WrittenOutput]) -> list[str]:
         if not outputs:
             return []
-        lines = [f"{target}.copy_({self._outputs[o]})" for o, target in zip(outputs, self._targets(outputs), strict=True)]
+        lines = [
+            f"{target}.copy_({self._outputs[o]})"
+            for o, target in zip(outputs, self._targets(outputs), strict=True)
+        ]
         return [f"with {self.speller.name('no_grad', torch.no_grad)}():", *_indented(lines)]
 
     def _targets(self, outputs: list[WrittenOutput]) -> list[str]:
@@ -229,7 +258,9 @@ class _WrapperWriter:
         """
         found = [self._target(o.root, o.region) for o in outputs]
         counts = Counter(member for member, _, _ in found)
-        plain = {m for m, n in counts.items() if m is not None and not m.tensor.is_inference() and m.writes >= n}
+        plain = {
+            m for m, n in counts.items() if m is not None and not m.tensor.is_inference() and m.writes >= n
+        }
         return [f"{name}{'' if member in plain else '.data'}{views}" for member, name, views in found]
 
     def _target(self, root: Root, region: Region) -> tuple[Input | None, str, str]:
@@ -247,7 +278,10 @@ class _WrapperWriter:
             return root.base, name, self._chained("", chain)
         geometry = region.geometry
         distance = self.speller.literal(geometry.offset - root.region.geometry.offset)
-        sizes, strides = self.speller.literal(tuple(geometry.sizes)), self.speller.literal(tuple(geometry.strides))
+        sizes, strides = (
+            self.speller.literal(tuple(geometry.sizes)),
+            self.speller.literal(tuple(geometry.strides)),
+        )
         return root.base, name, f".as_strided({sizes}, {strides}, {name}.storage_offset() + {distance})"
 
     def _chained(self, name: str, chain: Chain) -> str:
@@ -334,7 +368,14 @@ class _WrapperWriter:
             case Fresh(variable, _) | Replayed(variable):
                 return self._names[variable]
             case Plain(value):
-                number = next((n for o, n in self._outputs.items() if isinstance(o, NumberOutput) and o.symbol is value), None)
+                number = next(
+                    (
+                        n
+                        for o, n in self._outputs.items()
+                        if isinstance(o, NumberOutput) and o.symbol is value
+                    ),
+                    None,
+                )
                 return number if number is not None else self.speller.literal(value)
 
     def _return(self) -> list[str]:
@@ -381,7 +422,11 @@ def _nested(structure: pytree.TreeSpec, results: Any) -> str | None:
     if structure.type is list:
         return f"[{inside}]"
     if structure.type is dict and all(type(key) in (str, int) for key in structure.context):
-        return "{" + ", ".join(f"{key!r}: {part}" for key, part in zip(structure.context, parts, strict=True)) + "}"
+        return (
+            "{"
+            + ", ".join(f"{key!r}: {part}" for key, part in zip(structure.context, parts, strict=True))
+            + "}"
+        )
     if structure.type is type(None):
         return "None"
     return None

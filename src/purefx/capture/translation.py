@@ -1,0 +1,58 @@
+"""From what fake tensors raise to refusals that a user can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from purefx._torch import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    GuardOnDataDependentSymNode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from purefx.capture.frames import raising_line
+from purefx.errors import DataDependentControlFlow, UnsupportedOperator
+
+_NEEDS_DATA = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
+_HAS_NO_FAKE = (UnsupportedOperatorException, UnsupportedFakeTensorException)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turn the errors of fake tensors into refusals with the user's line; let the program's own errors through."""
+    try:
+        yield
+    except _NEEDS_DATA as error:
+        raise DataDependentControlFlow(
+            "Python needs a number that is in a tensor: in if, while, int(), bool(), range(), or an operator's argument",
+            where=raising_line(error.__traceback__),
+            remedy="express the choice with tensors (torch.where, masks, torch.cond), or compile the parts around it",
+        ) from error
+    except _HAS_NO_FAKE as error:
+        raise UnsupportedOperator(
+            f"{error} cannot run on fake tensors",
+            where=raising_line(error.__traceback__),
+            remedy="register a fake implementation (torch.library.register_fake)",
+        ) from error
+    except RuntimeError as error:
+        _translate_runtime_error(error)
+        raise
+
+
+def _translate_runtime_error(error: RuntimeError) -> None:
+    """PyTorch has no error classes for these two."""
+    text = str(error)
+    if "no fake impl registered" in text:
+        raise UnsupportedOperator(
+            text.splitlines()[0],
+            where=raising_line(error.__traceback__),
+            remedy="register a fake implementation (torch.library.register_fake)",
+        ) from error
+    if "numpy() is not supported for tensor subclasses" in text:
+        raise DataDependentControlFlow(
+            "the program turns a tensor into a NumPy array",
+            where=raising_line(error.__traceback__),
+            remedy="use the operators of torch, or wrap the function in a torch.library.custom_op",
+        ) from error
