@@ -47,8 +47,7 @@ def show_tracing(name: str, program: Program, make: MakeArguments, sizes: list[i
     """Print how the time to trace grows from each size to its double."""
     times = medians({str(n): partial(purefx.trace, program, *make(n)) for n in sizes}, rounds=rounds)
     rows = [
-        Row(f"{n} -> {double} rows", times[str(double)], times[str(n)], 2.3)
-        for n, double in itertools.pairwise(sizes)
+        Row(f"{n} -> {double} rows", times[str(double)], times[str(n)], 2.3) for n, double in itertools.pairwise(sizes)
     ]
     if RUN_ROWS in sizes:
         rows.append(Row(f"{RUN_ROWS} rows / 2 s", times[str(RUN_ROWS)], 2.0, 1.0))
@@ -58,9 +57,7 @@ def show_tracing(name: str, program: Program, make: MakeArguments, sizes: list[i
 def show_running(name: str, program: Program, make: MakeArguments, n: int, *, rounds: int) -> None:
     """Print what a call of the callable costs, measured by eager."""
     compiled, arguments = purefx.compile(program), make(n)
-    times = medians(
-        {"callable": partial(compiled, *arguments), "eager": partial(program, *arguments)}, rounds=rounds
-    )
+    times = medians({"callable": partial(compiled, *arguments), "eager": partial(program, *arguments)}, rounds=rounds)
     show(
         f"{name}: run time",
         ("callable", "eager"),

@@ -39,9 +39,7 @@ class Row:
 
 def is_quick(description: str | None) -> bool:
     """Parse the command line, whose one option is ``--quick``: fewer rounds and smaller sizes."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes")
     return bool(parser.parse_args().quick)
 

@@ -80,8 +80,7 @@ def empty_cache() -> list[LayerState]:
     """One state for each layer of the model, for one sequence of up to ``CACHE_LENGTH`` tokens."""
     shape = (1, KEY_VALUE_HEADS, CACHE_LENGTH, HEAD_SIZE)
     return [
-        LayerState(torch.zeros(shape), torch.zeros(shape), torch.zeros((), dtype=torch.int64))
-        for _ in range(LAYERS)
+        LayerState(torch.zeros(shape), torch.zeros(shape), torch.zeros((), dtype=torch.int64)) for _ in range(LAYERS)
     ]
 
 

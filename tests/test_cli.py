@@ -132,9 +132,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_a_missing_function_is_named_beside_those_there_are(file: Path) -> None:
     file.write_text(WRITES_ITS_ARGUMENT)
-    assert_no_verdict(
-        run("check", f"{file}:absent"), "no function absent", "accumulate, accumulate_arguments"
-    )
+    assert_no_verdict(run("check", f"{file}:absent"), "no function absent", "accumulate, accumulate_arguments")
 
 
 @pytest.mark.parametrize("target", ["program.py", "program.py:", "program.py:a.b", "f"])

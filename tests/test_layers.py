@@ -60,9 +60,7 @@ def at(path: Path, line: int, name: str) -> str:
 
 def imported_module(name: str) -> str | None:
     """The module of purefx that importing ``name`` runs: itself, or the one that defines it."""
-    return (
-        name if name in MODULES else name.rpartition(".")[0] if name.rpartition(".")[0] in MODULES else None
-    )
+    return name if name in MODULES else name.rpartition(".")[0] if name.rpartition(".")[0] in MODULES else None
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if "layout" in path.parts], ids=module_name)

@@ -27,9 +27,7 @@ def windows(size: int) -> list[tuple[slice, slice]]:
     return [(rows, columns) for rows in cuts for columns in cuts]
 
 
-@pytest.mark.parametrize(
-    "window", windows(4), ids=lambda w: f"{w[0].start}:{w[0].stop},{w[1].start}:{w[1].stop}"
-)
+@pytest.mark.parametrize("window", windows(4), ids=lambda w: f"{w[0].start}:{w[0].stop},{w[1].start}:{w[1].stop}")
 def test_v1_a_write_to_any_window_of_a_square_is_seen(window: tuple[slice, slice]) -> None:
     x, expected = torch.zeros(4, 4), torch.zeros(4, 4)
     result = purefx.compile(add_to_second)(x, x[window])

@@ -94,9 +94,7 @@ class Compiled:
         else:
             wrapper = build(stages, compile_graph(stages, self.backend))
         if self._captures:
-            log.info(
-                "%s: capture %d, for arguments that no specialisation fits", self._name(), self._captures + 1
-            )
+            log.info("%s: capture %d, for arguments that no specialisation fits", self._name(), self._captures + 1)
         self.specialisations[self._captures] = (structure, wrapper)
         self._captures += 1
         if len(self.specialisations) > CACHE_SIZE:
@@ -113,8 +111,6 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     return explain_stages(run_stages(function, args, kwargs, dynamic=False))
 
 
-def check(
-    function: Callable[..., Any], *args: Any, backend: Backend | None = None, **kwargs: Any
-) -> CheckReport:
+def check(function: Callable[..., Any], *args: Any, backend: Backend | None = None, **kwargs: Any) -> CheckReport:
     """Run ``function`` in eager and compiled, on equal copies of the arguments, and list what a caller sees differ."""
     return checking.check(function, *args, compile=functools.partial(compile, backend=backend), **kwargs)

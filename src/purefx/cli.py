@@ -211,11 +211,7 @@ def find_callable(module: ModuleType, path: Path, name: str) -> Callable[..., An
 
 def is_defined_in(module: ModuleType, value: object) -> bool:
     """``value`` is a function that the file itself defines."""
-    return (
-        getattr(value, "__module__", None) == module.__name__
-        and callable(value)
-        and not isinstance(value, type)
-    )
+    return getattr(value, "__module__", None) == module.__name__ and callable(value) and not isinstance(value, type)
 
 
 def article(value: object) -> str:
@@ -223,9 +219,7 @@ def article(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"a value of {type(value).__name__}"
 
 
-def find_arguments_function(
-    module: ModuleType, path: Path, name: str, chosen: str | None
-) -> Callable[..., Any]:
+def find_arguments_function(module: ModuleType, path: Path, name: str, chosen: str | None) -> Callable[..., Any]:
     """The function that makes the arguments: the one the user chose, or the first default there is."""
     if chosen is not None:
         return find_callable(module, path, chosen)

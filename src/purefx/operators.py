@@ -126,9 +126,7 @@ def signature(op: OpOverload, skip: frozenset[str] = frozenset()) -> list[tuple[
 def is_pure(op: OpOverload) -> bool:
     """Whether the schema of ``op`` neither writes nor aliases."""
     schema = schema_of(op)
-    return all(a.alias_info is None for a in schema.arguments) and all(
-        r.alias_info is None for r in schema.returns
-    )
+    return all(a.alias_info is None for a in schema.arguments) and all(r.alias_info is None for r in schema.returns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +153,7 @@ def functional_twin(op: OpOverload) -> Twin | None:
     for candidate_name in dict.fromkeys((stem, f"{name}_functional", f"{stem}_functional")):
         packet = overload_packet(op, candidate_name)
         for overload in packet.overloads() if packet is not None else ():
-            if keyword.iskeyword(
-                overload
-            ):  # the code of a graph spells its operators: aten.random.from is no Python
+            if keyword.iskeyword(overload):  # the code of a graph spells its operators: aten.random.from is no Python
                 continue
             twin = find_overload(packet, overload)
             if twin is not None and _computes(twin, op, known, wanted):
@@ -173,12 +169,8 @@ def _computes(twin: OpOverload, op: OpOverload, known: Facts, wanted: list[tuple
     return len(schema_of(twin).returns) == fresh + len(known.written)
 
 
-def missing_defaults(
-    op: OpOverload, twin: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[Any]:
+def missing_defaults(op: OpOverload, twin: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The defaults of ``op`` for positional arguments that ``twin`` has no default for (``bernoulli_(p=0.5)``)."""
     defaults = {a.name: a.default_value for a in schema_of(op).arguments if a.has_default_value()}
-    wanted = [
-        a for a in schema_of(twin).arguments[len(args) :] if not a.kwarg_only and not a.has_default_value()
-    ]
+    wanted = [a for a in schema_of(twin).arguments[len(args) :] if not a.kwarg_only and not a.has_default_value()]
     return [defaults[a.name] for a in wanted if a.name not in kwargs]

@@ -36,9 +36,7 @@ class Stages:
     functional: Functional
 
 
-def run_stages(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool
-) -> Stages:
+def run_stages(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool) -> Stages:
     """Capture a call of ``function`` and make its functional graph; the arguments are only read."""
     captured = capture(function, args, kwargs, dynamic=dynamic, known=find_number)
     replay = infer_replay(captured)
@@ -80,9 +78,7 @@ def compile_graph(stages: Stages, backend: Backend) -> Callable[..., Any]:
     except Exception as error:
         raise BackendFailed(f"the backend {_name(backend)} raised {type(error).__name__}: {error}") from error
     if not callable(compiled):
-        raise BackendFailed(
-            f"the backend {_name(backend)} returned {type(compiled).__name__}, which cannot be called"
-        )
+        raise BackendFailed(f"the backend {_name(backend)} returned {type(compiled).__name__}, which cannot be called")
     return compiled
 
 

@@ -43,14 +43,10 @@ class Program:
         """Run the program; raises ValueError for arguments that it was not made for."""
         leaves = pytree.tree_leaves((args, kwargs))
         if not self.wrapper.matches(leaves):
-            raise ValueError(
-                "the program was traced for other arguments: trace it again, or use purefx.compile"
-            )
+            raise ValueError("the program was traced for other arguments: trace it again, or use purefx.compile")
         return self.wrapper.run(leaves)
 
     def __str__(self) -> str:
         """The graph as Python, then the signature as comments: the whole is Python that can be parsed."""
         facts = [str(fact) for fact in (*self.signature.arguments, *self.signature.results)]
-        return "\n".join(
-            [render(self.stages), "", *(f"# {line}" for fact in facts for line in fact.splitlines())]
-        )
+        return "\n".join([render(self.stages), "", *(f"# {line}" for fact in facts for line in fact.splitlines())])

@@ -73,9 +73,7 @@ def output_facts(metadata: ProgramMetadata | ViewAndMutationMeta) -> dict[str, o
         facts[f"output {i} output_type"] = info.output_type.name
         facts[f"output {i} base_idx"] = info.base_idx
         facts[f"output {i} raw_type"] = Tensor if is_tensor else info.raw_type
-        facts[f"output {i} dynamic_dims"] = (
-            None if info.dynamic_dims is None else frozenset(info.dynamic_dims)
-        )
+        facts[f"output {i} dynamic_dims"] = None if info.dynamic_dims is None else frozenset(info.dynamic_dims)
         facts[f"output {i} requires_grad"] = info.requires_grad
     return facts
 

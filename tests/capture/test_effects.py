@@ -74,9 +74,7 @@ STEPS = [replaces, replaces_and_writes, replaces_twice, takes_the_argument, keep
 def state(net: nn.Module) -> dict[str, Any]:
     """The attributes of ``net`` by value."""
     own = {name: x for name, x in net.__dict__.items() if name in ("head", "ready", "name", "scale")}
-    return {
-        n: x.tolist() if isinstance(x, Tensor) else x for n, x in {**dict(net.named_buffers()), **own}.items()
-    }
+    return {n: x.tolist() if isinstance(x, Tensor) else x for n, x in {**dict(net.named_buffers()), **own}.items()}
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda f: f.__name__)
@@ -101,9 +99,7 @@ def test_a_number_that_a_module_counts_is_counted_at_each_call() -> None:
 
 
 def test_tied_parameters_are_one_input() -> None:
-    net = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)).requires_grad_(
-        requires_grad=False
-    )
+    net = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)).requires_grad_(requires_grad=False)
     net[1].weight = net[0].weight
     program = purefx.trace(net, ramp(2, 3))
     assert [a.name for a in program.signature.arguments] == ["input", "self.0.weight"]

@@ -71,9 +71,7 @@ def _size(tensor: Tensor) -> int:
 
 @pytest.mark.parametrize("function", [writes, sets, fails], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("front", [purefx.trace, purefx.explain, purefx.collect_metadata])
-def test_arguments_variables_and_modes_are_untouched(
-    front: Callable[..., Any], function: Callable[..., Any]
-) -> None:
+def test_arguments_variables_and_modes_are_untouched(front: Callable[..., Any], function: Callable[..., Any]) -> None:
     base = ramp(12)
     tensors = [base[3:9].view(2, 3)[:, 1:], base.view(3, 4)[:2, :2], base, held]
     before, seed = facts(*tensors), torch.get_rng_state()
@@ -112,9 +110,7 @@ def test_parameters_and_attributes_are_put_back(*, fail: bool) -> None:
         purefx.trace(net, ramp(3), fail=fail)
     except KeyError:
         assert fail
-    assert [id(x) for x in objects] == [
-        id(x) for x in (net.inner.weight, net.inner.bias, net.buffer, net.extra)
-    ]
+    assert [id(x) for x in objects] == [id(x) for x in (net.inner.weight, net.inner.bias, net.buffer, net.extra)]
     assert facts(*objects) == before
     assert net.__dict__ == attributes
     assert net.calls == 0

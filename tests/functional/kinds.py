@@ -47,9 +47,7 @@ class Programs(dict[str, Program]):
         """The names as test parameters; those with a fault are expected to fail."""
         known = {**self._faults, **{name.replace("_", " "): fault for name, fault in faults.items()}}
         return [
-            pytest.param(
-                name, marks=pytest.mark.xfail(strict=True, reason=known[name]) if known[name] else ()
-            )
+            pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=known[name]) if known[name] else ())
             for name in self
         ]
 

@@ -39,9 +39,7 @@ def kinds(program: purefx.Program) -> list[type]:
 
 def written(program: purefx.Program) -> list[int]:
     """How many elements each write-back has."""
-    return [
-        o.region.geometry.numel for o in program.stages.functional.outputs if isinstance(o, WrittenOutput)
-    ]
+    return [o.region.geometry.numel for o in program.stages.functional.outputs if isinstance(o, WrittenOutput)]
 
 
 def write_first(a: Tensor, b: Tensor) -> Tensor:

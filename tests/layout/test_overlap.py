@@ -63,9 +63,7 @@ def test_overlaps_is_a_common_element(random: Random) -> None:
 def test_overlaps_is_exact_for_all_pairs_of_windows_of_a_4x4_base() -> None:
     base = Geometry.contiguous((4, 4))
     ranges = list(combinations(range(5), 2))
-    windows = [
-        compose(base, (Slice(0, *rows), Slice(1, *columns))) for rows, columns in product(ranges, ranges)
-    ]
+    windows = [compose(base, (Slice(0, *rows), Slice(1, *columns))) for rows, columns in product(ranges, ranges)]
     assert len(windows) == 100
     for a, b in product(windows, windows):
         assert overlaps(a, b) == bool(set(elements(a)) & set(elements(b)))

@@ -120,9 +120,7 @@ def test_what_no_chain_of_view_ops_makes_is_not_found() -> None:
 
 def test_what_is_found_lies_in_the_base_for_all_small_geometries() -> None:
     base = Geometry.contiguous((3, 4))
-    for sizes, strides, offset in product(
-        product(range(1, 4), repeat=2), product(range(6), repeat=2), range(0, 12, 3)
-    ):
+    for sizes, strides, offset in product(product(range(1, 4), repeat=2), product(range(6), repeat=2), range(0, 12, 3)):
         view = Geometry(sizes, strides, offset)
         assert _found(base, view) == (view.span()[1] <= 12)
 

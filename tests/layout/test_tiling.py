@@ -40,9 +40,7 @@ def check(sizes: tuple[int, ...], boxes: list[Box]) -> None:
     part = assemble(sizes, boxes)
     assert part is not None
     old = torch.zeros(sizes)
-    pieces = [
-        torch.full([stop - start for start, stop in box], number + 1.0) for number, box in enumerate(boxes)
-    ]
+    pieces = [torch.full([stop - start for start, stop in box], number + 1.0) for number, box in enumerate(boxes)]
     expected = old.clone()
     for box, piece in zip(boxes, pieces, strict=True):
         expected[tuple(slice(*bounds) for bounds in box)] = piece

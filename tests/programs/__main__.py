@@ -38,9 +38,7 @@ class Trial:
 
     def differences(self, program: Program) -> tuple[Difference, ...]:
         """What a caller can tell from eager."""
-        return differences_from_eager(
-            program.function, program.make_arguments, system=self.system, ignore=self.ignore
-        )
+        return differences_from_eager(program.function, program.make_arguments, system=self.system, ignore=self.ignore)
 
     def smallest(self, program: Program) -> Program:
         """A program that still differs, of which no simpler one that was tried does."""
@@ -64,17 +62,13 @@ def load_system(name: str) -> System:
 
 def main() -> int:
     """Run what the command line asks for; 1 if anything differs."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.programs", description=(__doc__ or "").splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.programs", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="the seed of the first program")
     parser.add_argument("--system", default="purefx", help="purefx, eager, or module:function")
     parser.add_argument("--grad", choices=("both", "with", "without"), default="both")
     parser.add_argument("--ignore", nargs="*", default=[], help="aspects not compared, such as version")
-    parser.add_argument(
-        "--show", type=int, default=10, help="how many of those that differ are made small and printed"
-    )
+    parser.add_argument("--show", type=int, default=10, help="how many of those that differ are made small and printed")
     options = parser.parse_args()
     torch.set_num_threads(1)
     trial = Trial(load_system(options.system), frozenset(options.ignore))

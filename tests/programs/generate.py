@@ -207,9 +207,7 @@ class _Author:
             case "list":
                 return f"[{', '.join(items)}]"
             case "dict":
-                return (
-                    f"{{{', '.join(f'{key!r}: {item}' for key, item in zip('uvxyz', items, strict=False))}}}"
-                )
+                return f"{{{', '.join(f'{key!r}: {item}' for key, item in zip('uvxyz', items, strict=False))}}}"
             case "nested":
                 return f"({items[0]}, [{', '.join(items[1:])}, None], {{'x': {self._item()}}})"
             case _:

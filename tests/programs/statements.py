@@ -47,8 +47,7 @@ class Scope:
         """A slice or an index for each of the first dimensions."""
         n = self.rng.randint(1, tensor.dim())
         parts = [
-            self.slice(tensor.size(d)) if self.rng.random() < 0.7 else str(self.index(tensor, d))
-            for d in range(n)
+            self.slice(tensor.size(d)) if self.rng.random() < 0.7 else str(self.index(tensor, d)) for d in range(n)
         ]
         return ", ".join(parts)
 
@@ -80,9 +79,7 @@ class Scope:
     def twin(self, tensor: Tensor) -> str:
         """The name of a tensor of the same sizes and dtype, perhaps of the same one."""
         fitting = [
-            name
-            for name, other in self.tensors.items()
-            if (other.shape, other.dtype) == (tensor.shape, tensor.dtype)
+            name for name, other in self.tensors.items() if (other.shape, other.dtype) == (tensor.shape, tensor.dtype)
         ]
         return self.rng.choice(fitting)
 
@@ -234,13 +231,9 @@ WRITES: tuple[Row, ...] = (
     lambda s, x, t: f"{x}[{x} > {s.small()}] = {s.small()}" if t.dim() else f"{x}.fill_({s.small()})",
     lambda s, x, t: f"{x}[{s.indices(t, 0)}] = {s.small()}",
     lambda s, x, t: f"{x}.index_put_(({s.indices(t, 0)},), {x}.sum(), accumulate=True)",
-    lambda s, x, t: (
-        f"{x}.index_copy_({(d := s.dim(t))}, torch.tensor([{s.index(t, d)}]), {x}.narrow({d}, 0, 1) + 1)"
-    ),
+    lambda s, x, t: f"{x}.index_copy_({(d := s.dim(t))}, torch.tensor([{s.index(t, d)}]), {x}.narrow({d}, 0, 1) + 1)",
     lambda s, x, t: f"{x}.index_fill_({(d := s.dim(t))}, {s.indices(t, d)}, {s.small()})",
-    lambda s, x, t: (
-        f"{x}.scatter_({s.dim(t)}, torch.zeros({(1,) * t.dim()}, dtype=torch.int64), {s.small()})"
-    ),
+    lambda s, x, t: f"{x}.scatter_({s.dim(t)}, torch.zeros({(1,) * t.dim()}, dtype=torch.int64), {s.small()})",
     lambda s, x, t: f"torch.add({s.twin(t)}, {s.small()}, out={x})",
     lambda s, x, t: f"torch.mul({s.twin(t)}, {s.twin(t)}, out={x})",
     lambda s, x, t: f"torch._foreach_add_([{x}, {s.any()}], {s.small()})",

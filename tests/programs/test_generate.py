@@ -39,9 +39,7 @@ def test_few_programs_raise_and_many_show_lost_sharing() -> None:
     assert 2 <= sum(map(raises, made)) <= 30
     cloning = on_arguments(lambda tensor: tensor.clone())
     caught = [
-        program
-        for program in made
-        if differences_from_eager(program.function, program.make_arguments, system=cloning)
+        program for program in made if differences_from_eager(program.function, program.make_arguments, system=cloning)
     ]
     assert len(caught) > 100
 

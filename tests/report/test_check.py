@@ -150,9 +150,7 @@ def test_a_module_is_copied_and_starts_equal_for_both() -> None:
 
 def test_a_module_whose_buffer_is_not_written_is_caught() -> None:
     module = torch.nn.BatchNorm1d(2)
-    report = check(
-        module, torch.rand(3, 2), compile=lambda f: torch.nn.BatchNorm1d(2, track_running_stats=False)
-    )
+    report = check(module, torch.rand(3, 2), compile=lambda f: torch.nn.BatchNorm1d(2, track_running_stats=False))
     assert "f.running_mean: value" in str(report)
 
 

@@ -43,9 +43,7 @@ def section(explanation: Explanation, title: str) -> str:
 def test_a_write_is_told_with_region_operator_and_line() -> None:
     line = step.__code__.co_firstlineno + 1
     assert section(explained_step(), "arguments") == (
-        "cache: float32[4, 3]\n"
-        f"cache[1:3]: 6 elements written by copy_   test_explain.py:{line}\n"
-        "read only: x"
+        f"cache: float32[4, 3]\ncache[1:3]: 6 elements written by copy_   test_explain.py:{line}\nread only: x"
     )
     (write,) = explained_step().writes
     assert (write.argument, write.target, write.elements) == ("cache", "cache[1:3]", 6)

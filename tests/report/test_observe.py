@@ -144,26 +144,20 @@ WRONG = {
     "a fake tensor leaked": Wrong(on_outputs(fake), double, separate, "class"),
     "outputs cloned": Wrong(on_outputs(Tensor.clone), double, separate, "shares storage with"),
     "outputs detached": Wrong(on_outputs(Tensor.detach), double, grown, "requires_grad"),
-    "an output is a view of itself": Wrong(
-        on_outputs(lambda t: t.view_as(t)), untouched, separate, "same object as"
-    ),
+    "an output is a view of itself": Wrong(on_outputs(lambda t: t.view_as(t)), untouched, separate, "same object as"),
     "a base too few": Wrong(on_outputs(lambda t: t.detach()), pieces, separate, "is a view of"),
     "a write dropped": Wrong(on_arguments(Tensor.clone), double, separate, "value"),
     "sharing of arguments lost": Wrong(on_arguments(Tensor.clone), double, overlapping, "value"),
     "a write too many": Wrong(then(lambda x, y: y.add_(0)), double, separate, "version"),
     "a write unseen by autograd": Wrong(then(write_through_data), double, separate, "value"),
     "wrong strides": Wrong(on_outputs(restrided), double, separate, "strides"),
-    "wrong offset": Wrong(
-        on_outputs(lambda t: torch.cat([t, t])[len(t) :]), double, separate, "storage offset"
-    ),
+    "wrong offset": Wrong(on_outputs(lambda t: torch.cat([t, t])[len(t) :]), double, separate, "storage offset"),
     "wrong dtype": Wrong(on_outputs(Tensor.double), double, separate, "dtype"),
     "wrong class": Wrong(on_outputs(torch.nn.Parameter), double, separate, "class"),
     "a geometry write too many": Wrong(then(lambda x, y: x.t_()), double, separate, "sizes"),
     "gradients scaled": Wrong(on_outputs(lambda t: t * 2 - t.detach()), untouched, grown, "gradient"),
     "the history of a view lost": Wrong(swapped_pieces, pieces, grown, "grad_fn"),
-    "random numbers drawn": Wrong(
-        then(lambda x, y: torch.rand(1)), double, separate, "random state afterwards"
-    ),
+    "random numbers drawn": Wrong(then(lambda x, y: torch.rand(1)), double, separate, "random state afterwards"),
     "grad mode left off": Wrong(grad_mode_left_off, double, separate, "grad mode afterwards"),
     "another container": Wrong(listed, double, separate, "structure"),
     "refused": Wrong(refuse, double, separate, "error type"),
@@ -171,9 +165,7 @@ WRONG = {
     "another error": Wrong(other_error, fails, separate, "error message"),
     "arguments restored after an error": Wrong(on_arguments(Tensor.clone), fails, separate, "value"),
     "the second call wrong": Wrong(only_once, double, separate, "value"),
-    "grad accumulated": Wrong(
-        then(lambda x, y: torch.ones(2).mul(y).sum().backward()), untouched, grown, "grad"
-    ),
+    "grad accumulated": Wrong(then(lambda x, y: torch.ones(2).mul(y).sum().backward()), untouched, grown, "grad"),
 }
 
 
@@ -203,9 +195,7 @@ def test_an_attribute_that_raises_is_a_fact() -> None:
 
 
 def test_names_are_spelled_as_the_caller_would() -> None:
-    seen = observe(
-        lambda x, w: {"y": x[0]["w"]}, lambda: Arguments(([{"w": torch.ones(1)}],), {"w": torch.ones(1)})
-    )
+    seen = observe(lambda x, w: {"y": x[0]["w"]}, lambda: Arguments(([{"w": torch.ones(1)}],), {"w": torch.ones(1)}))
     assert seen.arguments == ("args[0][0]['w']", "kwargs['w']")
     assert seen.outputs == ("result['y']",)
 

@@ -41,7 +41,6 @@ def test_autocast_is_part_of_the_specialisation() -> None:
     assert counted.captures == 2
 
 
-@pytest.mark.xfail(strict=True, reason="the dtype of autocast is not checked")
 def test_the_dtype_of_autocast_is_part_of_the_specialisation() -> None:
     counted = Counted(lambda x: x @ x)
     fine = torch.full((2, 2), 1.0009765625)  # which float16 has and bfloat16 has not
@@ -50,7 +49,6 @@ def test_the_dtype_of_autocast_is_part_of_the_specialisation() -> None:
             assert torch.equal(counted(fine), fine @ fine)
 
 
-@pytest.mark.xfail(strict=True, reason="the graph runs under the autocast of its caller")
 def test_the_graph_is_left_alone_by_the_autocast_of_its_caller() -> None:
     def program(x: Tensor) -> Tensor:
         with torch.autocast("cpu", enabled=False):

@@ -30,9 +30,7 @@ def assert_same_as_eager(
     found = differences_from_eager(f, make_arguments, system=system, ignore=ignore, probes=probes)
     if found:
         lines = "\n".join(f"  {difference}" for difference in found)
-        raise AssertionError(
-            f"{len(found)} differences from eager:\n{lines}\n\nthe program:\n\n{source_of(f)}"
-        )
+        raise AssertionError(f"{len(found)} differences from eager:\n{lines}\n\nthe program:\n\n{source_of(f)}")
 
 
 def differences_from_eager(

@@ -60,9 +60,7 @@ def infer_metadata(
     arguments = arguments_of(capture)
     inputs = _Inputs(capture, keep_input_mutations=keep_input_mutations)
     outputs = _Outputs(capture, replay, arguments)
-    parameters = {
-        i for i, known in enumerate(arguments) if known and isinstance(known.tensor, torch.nn.Parameter)
-    }
+    parameters = {i for i, known in enumerate(arguments) if known and isinstance(known.tensor, torch.nn.Parameter)}
     left = None if capture.grad_after == capture.grad_before else capture.grad_after
     return ProgramMetadata(
         input_info=tuple(map(inputs.info, arguments)),
@@ -191,9 +189,7 @@ class _Outputs:
         self._capture = capture
         self._replay = replay
         self._hows = dict(zip(map(id, capture.results), replay.results, strict=True))
-        self._arguments = {
-            known.variable: i for i, known in reversed(list(enumerate(arguments))) if known is not None
-        }
+        self._arguments = {known.variable: i for i, known in reversed(list(enumerate(arguments))) if known is not None}
         self._storages = {known.before.storage for known in capture.inputs}
         variables = [r.variable if isinstance(r, TensorResult) else None for r in capture.results]
         self._results = {v: i for i, v in reversed(list(enumerate(variables))) if v is not None}
@@ -236,9 +232,7 @@ class _Outputs:
             return OutputType.alias_of_input, self._arguments[origin.base], origin.chain
         return self._of_intermediate(result, origin)
 
-    def _of_intermediate(
-        self, result: TensorResult, origin: Origin
-    ) -> tuple[OutputType, int | None, ViewChain]:
+    def _of_intermediate(self, result: TensorResult, origin: Origin) -> tuple[OutputType, int | None, ViewChain]:
         if origin.base is result.variable:
             return OutputType.non_alias, None, origin.chain
         if origin.base in self._results:

@@ -92,9 +92,7 @@ class Recorder(TorchDispatchMode):
                 value = args[0].detach().clone()
             self._append(func, (Constant(value),), {}, result)
             return result
-        if (
-            func is aten._efficientzerotensor.default
-        ):  # its lazy zeros break on fake tensors; plain ones read the same
+        if func is aten._efficientzerotensor.default:  # its lazy zeros break on fake tensors; plain ones read the same
             func = aten.zeros.default
         args, kwargs = map_tree(self._as_fake, args), map_tree(self._as_fake, kwargs)
         recorded_args, recorded_kwargs = map_tree(self._operand, args), map_tree(self._operand, kwargs)
@@ -265,9 +263,7 @@ class Recorder(TorchDispatchMode):
         if not known.written or not actual:
             return Effect.NONE, (), ()
         before = operands_of(written_arguments(func, args, kwargs))
-        tensors = [
-            x for x in pytree.tree_leaves(written_arguments(func, *actual)) if isinstance(x, torch.Tensor)
-        ]
+        tensors = [x for x in pytree.tree_leaves(written_arguments(func, *actual)) if isinstance(x, torch.Tensor)]
         written = tuple(self._changed(o, x) for o, x in zip(before, tensors, strict=True))
         if not written:
             return Effect.NONE, (), ()

@@ -30,8 +30,7 @@ def needs_rehearsal(op: OpOverload, operands: tuple[Operand, ...], written: tupl
     if not written or known.writes_geometry or known.custom:
         return False
     return any(
-        _repeats(w.region)
-        or any(o.region.storage is w.region.storage and o.region != w.region for o in operands)
+        _repeats(w.region) or any(o.region.storage is w.region.storage and o.region != w.region for o in operands)
         for w in written
     )
 

@@ -154,9 +154,7 @@ def capture(
 class _Session:
     """The state of one capture.  ``_inputs`` maps the identity of each real tensor to its input."""
 
-    def __init__(
-        self, function: Callable[..., Any], flat: Flat, known: KnownNumber, *, dynamic: bool
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], flat: Flat, known: KnownNumber, *, dynamic: bool) -> None:
         self._function = function
         self._flat = flat
         self._modules = find_modules(function, flat.leaves)
@@ -207,15 +205,11 @@ class _Session:
         check_tensor(source.name, tensor)
         fake = self._fakes.make(tensor, source.name)
         region = self._recorder.region(fake)
-        made = Input(
-            [source], tensor, fake, self._recorder.variable(fake), region, region, writes=-_version(fake)
-        )
+        made = Input([source], tensor, fake, self._recorder.variable(fake), region, region, writes=-_version(fake))
         made.was_leaf = fake.is_leaf
         self._inputs[id(tensor)] = made
         if tensor.requires_grad and tensor.is_leaf and tensor.grad is not None:
-            made.grad = fake.grad = self._input(
-                tensor.grad, GradientOf(made.tensor, f"{source.name}.grad")
-            ).fake
+            made.grad = fake.grad = self._input(tensor.grad, GradientOf(made.tensor, f"{source.name}.grad")).fake
         return made
 
     def _make(self, tensor: torch.Tensor, source: Source) -> torch.Tensor:
@@ -229,9 +223,7 @@ class _Session:
                 self._versions.append((tensor, tensor._version))
             with without_modes(), torch.no_grad():
                 self._held.append((tensor, tensor.detach()))
-                known = self._input(
-                    tensor, Held(tensor, None, f"a tensor of size {list(tensor.shape)} held outside")
-                )
+                known = self._input(tensor, Held(tensor, None, f"a tensor of size {list(tensor.shape)} held outside"))
                 known.writes = -_version(known.fake)
         return known.fake
 
@@ -255,11 +247,7 @@ class _Session:
         for tensor, version in self._versions:
             set_version(tensor, version)
         for tensor, alias in self._held:
-            if (
-                isinstance(tensor, FakeTensor)
-                or tensor.is_meta != alias.is_meta
-                or tensor.stride() != alias.stride()
-            ):
+            if isinstance(tensor, FakeTensor) or tensor.is_meta != alias.is_meta or tensor.stride() != alias.stride():
                 tensor.data = alias
                 raise EscapedState(
                     f"the program changes the geometry or the storage of a tensor of size {list(alias.shape)} held outside",
@@ -286,9 +274,7 @@ class _Session:
         )
 
     def _own_version(self, fake: torch.Tensor) -> int | None:
-        if fake.is_inference() or any(
-            count_writes_together(fake, known.fake) for known in self._inputs.values()
-        ):
+        if fake.is_inference() or any(count_writes_together(fake, known.fake) for known in self._inputs.values()):
             return None
         return fake._version
 
@@ -297,9 +283,7 @@ class _Session:
         for owner, tables in saved:
             for table, old in zip(state_tables(owner), tables, strict=True):
                 for key, value in table.items():
-                    if fakes.get(id(value), value) is not old.get(key, _ABSENT) and _is_state(
-                        table, owner, value
-                    ):
+                    if fakes.get(id(value), value) is not old.get(key, _ABSENT) and _is_state(table, owner, value):
                         result = self._result(value, f"{type(owner).__name__}.{key}")
                         yield Rebinding(table, key, result, old.get(key))
                 for key in [key for key in old if key not in table]:

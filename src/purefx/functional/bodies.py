@@ -32,8 +32,7 @@ def with_bodies(call: Call, builder: Builder, body: Body) -> Call:
         )
     operands = operands_of(call.args[_OPERANDS[name]])
     args = tuple(
-        builder.module(body(x, operands, builder.env)) if isinstance(x, types.FunctionType) else x
-        for x in call.args
+        builder.module(body(x, operands, builder.env)) if isinstance(x, types.FunctionType) else x for x in call.args
     )
     return replace(call, args=args)
 

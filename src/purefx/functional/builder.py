@@ -124,11 +124,7 @@ class Builder:
     def bind(self, node: fx.Node, geometry: Geometry) -> None:
         """Remember sizes that are known only once ``node`` has run, e.g. the number of rows of ``nonzero``."""
         for dim, size in enumerate(geometry.sizes):
-            if (
-                isinstance(size, torch.SymInt)
-                and size.node.expr.is_symbol
-                and size.node.expr not in self.symbols
-            ):
+            if isinstance(size, torch.SymInt) and size.node.expr.is_symbol and size.node.expr not in self.symbols:
                 self.symbols[size.node.expr] = self.call(aten.sym_size.int, (node, dim))
 
     def view(self, value: Value, step: Step) -> Value:
@@ -143,9 +139,7 @@ class Builder:
             value = self.view(value, step)
         return value
 
-    def view_call(
-        self, value: Value, op: Callable[..., Any], args: Any, region: Region, geometry: Geometry
-    ) -> Value:
+    def view_call(self, value: Value, op: Callable[..., Any], args: Any, region: Region, geometry: Geometry) -> Value:
         """A view by the operator ``op`` that looks like ``region`` with its own ``geometry``."""
         node = self.call(op, args)
         return self.value(node, geometry, region.dtype, (region.conj, region.neg), value.origin)
@@ -250,9 +244,7 @@ def fits(own: Geometry, wanted: Geometry) -> bool:
     return own.same_layout(wanted) or own.same_layout(dense(wanted))
 
 
-def run_on_meta(
-    op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
-) -> list[tuple[Geometry, torch.dtype]]:
+def run_on_meta(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[Geometry, torch.dtype]]:
     """Geometry and dtype of the tensors that ``op`` returns for values among ``args``, in order."""
 
     def stand_in(x: Any) -> Any:

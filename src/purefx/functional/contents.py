@@ -139,9 +139,7 @@ class Reader:
         writes = tuple((p.region, p.value.node) for p in patches)
         self.merges.append(Merge(content, before.node, content.value.node, content.region, writes))
         content.patches.clear()
-        content.derived = {
-            p.region: p.value for p in patches if p.value.geometry.same_layout(p.region.geometry)
-        }
+        content.derived = {p.region: p.value for p in patches if p.value.geometry.same_layout(p.region.geometry)}
 
     def settled(self, content: Content) -> Value:
         """The whole of ``content`` as one value with the strides of its region."""
@@ -377,8 +375,7 @@ class _Joiner:
             return None
         sizes = self._base.geometry.sizes
         if not all(
-            p.value.geometry.same_layout(Geometry.contiguous((*sizes[:dim], *sizes[dim + 1 :])))
-            for p in patches
+            p.value.geometry.same_layout(Geometry.contiguous((*sizes[:dim], *sizes[dim + 1 :]))) for p in patches
         ):
             return None
         node = self._builder.call(aten.stack.default, ([p.value.node for p in patches], dim))
@@ -391,9 +388,7 @@ class _Joiner:
         sizes = list(parts[0].geometry.sizes)
         sizes[dim] = sum(p.geometry.sizes[dim] for p in parts)
         first = parts[0]
-        return self._builder.value(
-            node, Geometry.contiguous(tuple(sizes)), first.dtype, (first.conj, first.neg), node
-        )
+        return self._builder.value(node, Geometry.contiguous(tuple(sizes)), first.dtype, (first.conj, first.neg), node)
 
     def _piece(self, index: int) -> Value:
         patch, box = self._patches[index], self._boxes[index]
@@ -442,9 +437,7 @@ def _by_stride(geometry: Geometry) -> Any:
 
 
 def _permuted(geometry: Geometry, order: tuple[int, ...]) -> Geometry:
-    return Geometry(
-        tuple(geometry.sizes[d] for d in order), tuple(geometry.strides[d] for d in order), geometry.offset
-    )
+    return Geometry(tuple(geometry.sizes[d] for d in order), tuple(geometry.strides[d] for d in order), geometry.offset)
 
 
 def _sorted_by_stride(geometry: Geometry) -> Geometry:

@@ -98,9 +98,7 @@ class Memory:
         parts = []
         if kept:
             old = Region(storage, Geometry((kept,), (1,), 0), region.dtype)
-            parts.append(
-                self._reader.read(content, old) if includes(region, old) else self._spread(content, old)
-            )
+            parts.append(self._reader.read(content, old) if includes(region, old) else self._spread(content, old))
         if after // size > kept:
             node = self._builder.call(aten.empty.memory_format, ([after // size - kept],), options)
             parts.append(
@@ -148,11 +146,7 @@ class Memory:
             return False
         pieces = sum(r.geometry.numel * r.dtype.itemsize for r in regions)
         disjointed = all(r.geometry.is_static for r in regions)
-        return (
-            disjointed
-            and pieces >= whole.geometry.numel * whole.dtype.itemsize
-            and self._tiles(whole, regions)
-        )
+        return disjointed and pieces >= whole.geometry.numel * whole.dtype.itemsize and self._tiles(whole, regions)
 
     def _tiles(self, whole: Region, regions: list[Region]) -> bool:
         """Whether ``regions``, of which none includes another, leave no element of ``whole`` out."""

@@ -8,9 +8,7 @@ from purefx.layout import Chain, Geometry, covers, overlaps, reify, reify_dtype
 
 def disjoint(a: Region, b: Region) -> bool:
     """Whether ``a`` and ``b`` certainly have no byte in common."""
-    return a.storage is not b.storage or not overlaps(
-        a.geometry, b.geometry, a.dtype.itemsize, b.dtype.itemsize
-    )
+    return a.storage is not b.storage or not overlaps(a.geometry, b.geometry, a.dtype.itemsize, b.dtype.itemsize)
 
 
 def includes(outer: Region, inner: Region) -> bool:
@@ -28,8 +26,7 @@ def same_elements(a: Region, b: Region) -> bool:
 def _in_common_units(a: Region, b: Region) -> tuple[Geometry, Geometry]:
     unit = min(a.dtype.itemsize, b.dtype.itemsize)
     first, second = (
-        r.geometry if r.dtype.itemsize == unit else r.geometry.scaled(r.dtype.itemsize // unit)
-        for r in (a, b)
+        r.geometry if r.dtype.itemsize == unit else r.geometry.scaled(r.dtype.itemsize // unit) for r in (a, b)
     )
     return first, second
 
@@ -38,9 +35,7 @@ def chain_between(base: Region, region: Region) -> Chain | None:
     """View ops from a tensor that shows ``base`` to one that shows ``region``; lazy bits aside."""
     if base.dtype == region.dtype:
         return reify(base.geometry, region.geometry)
-    return reify_dtype(
-        base.geometry, base.dtype.itemsize, region.geometry, region.dtype.itemsize, region.dtype
-    )
+    return reify_dtype(base.geometry, base.dtype.itemsize, region.geometry, region.dtype.itemsize, region.dtype)
 
 
 def needs_restride(geometry: Geometry) -> bool:

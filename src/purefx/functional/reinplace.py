@@ -62,11 +62,7 @@ class _Reinplacer:
             if node.op == "placeholder":
                 self._begin(next(inputs), node)
         done = {(root, value) for root, value in self._newest.items() if value.op != "placeholder"}
-        kept = [
-            (o, n)
-            for o, n in self._outputs()
-            if not (isinstance(o, WrittenOutput) and (o.root, o.whole) in done)
-        ]
+        kept = [(o, n) for o, n in self._outputs() if not (isinstance(o, WrittenOutput) and (o.root, o.whole) in done)]
         self._graph.output(tuple(self._image[n] if isinstance(n, fx.Node) else n for _, n in kept))
         without_dead_nodes(self._graph, list(self._old.inputs), keep=True)
         return replace(self._old, graph=self._graph, outputs=tuple(o for o, _ in kept))

@@ -116,9 +116,7 @@ def functionalize(capture: Capture, replay: Replay) -> Functional:
     return functional_graph(capture.recording, capture.inputs, replay, capture.env)
 
 
-def functional_graph(
-    recording: Recording, inputs: Sequence[Input], replay: Replay, env: ShapeEnv
-) -> Functional:
+def functional_graph(recording: Recording, inputs: Sequence[Input], replay: Replay, env: ShapeEnv) -> Functional:
     """The functional graph of ``recording`` as a function of ``inputs``."""
     return _Rewriter(recording, inputs, replay, env).run()
 
@@ -135,12 +133,9 @@ def functional_body(function: Any, operands: Sequence[Operand], env: ShapeEnv) -
     """
     captured = capture(function, tuple(example(o.region, env) for o in operands), {})
     results = tuple(
-        Fresh(r.variable, r.region) if isinstance(r, TensorResult) else Plain(r.value)
-        for r in captured.results
+        Fresh(r.variable, r.region) if isinstance(r, TensorResult) else Plain(r.value) for r in captured.results
     )
-    body = _Rewriter(captured.recording, captured.inputs, Replay(results, (), (), ()), captured.env).run(
-        keep=True
-    )
+    body = _Rewriter(captured.recording, captured.inputs, Replay(results, (), (), ()), captured.env).run(keep=True)
     if len(captured.inputs) > len(operands) or any(isinstance(o, WrittenOutput) for o in body.outputs):
         raise UnsupportedOperator(
             f"{getattr(function, '__name__', function)}, the body of a control-flow operator, writes to an operand or"
@@ -241,9 +236,7 @@ class _Rewriter:
         values = []
         for i, output in enumerate(call.outputs):
             if output.region.storage in call.fresh:
-                values.append(
-                    self._builder.fresh(node if alone else self._builder.item(node, i), output.region)
-                )
+                values.append(self._builder.fresh(node if alone else self._builder.item(node, i), output.region))
         self._memory.define(call, values)
 
     def _outputs(self) -> list[tuple[GraphOutput, Any]]:
@@ -262,9 +255,7 @@ class _Rewriter:
             node = self._own(self._memory.read_exactly(base.region))
             outputs.append((BaseOutput(base.variable, base.region, self._is_view(node)), node))
         for how in hows:
-            if isinstance(how, Plain) and isinstance(
-                how.value, (torch.SymInt, torch.SymFloat, torch.SymBool)
-            ):
+            if isinstance(how, Plain) and isinstance(how.value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
                 outputs.append((NumberOutput(how.value), self._builder.lower(how.value)))
         return outputs
 

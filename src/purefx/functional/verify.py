@@ -30,9 +30,7 @@ def check_functional(graph: fx.Graph) -> None:
 def _check_writes(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if isinstance(node.target, OpOverload) and facts(node.target).written:
-            raise ImpureGraph(
-                f"{node.name} = {node.target} writes to {', '.join(facts(node.target).written)}"
-            )
+            raise ImpureGraph(f"{node.name} = {node.target} writes to {', '.join(facts(node.target).written)}")
 
 
 def _check_outputs(graph: fx.Graph) -> None:
@@ -66,11 +64,7 @@ def _origin(node: fx.Node, origins: dict[fx.Node, fx.Node]) -> fx.Node:
     schema = schema_of(node.target)
     shared = {name for r in schema.returns if r.alias_info is not None for name in r.alias_info.before_set}
     for argument, given in zip(schema.arguments, node.args, strict=False):
-        if (
-            argument.alias_info is not None
-            and shared & argument.alias_info.before_set
-            and isinstance(given, fx.Node)
-        ):
+        if argument.alias_info is not None and shared & argument.alias_info.before_set and isinstance(given, fx.Node):
             return origins[given]
     return node
 

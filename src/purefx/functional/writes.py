@@ -66,11 +66,7 @@ class Writer:
     def _overwrite(self, call: Call) -> None:
         """A write that depends only on its source."""
         region = call.written[0].region
-        source = (
-            None
-            if call.op is aten.zero_.default
-            else argument(call.op, call.args, call.kwargs, _SOURCE[call.op])
-        )
+        source = None if call.op is aten.zero_.default else argument(call.op, call.args, call.kwargs, _SOURCE[call.op])
         if isinstance(source, Operand):
             value = self._memory.read(source.region)
             if source.region.storage.device != region.storage.device:
@@ -94,12 +90,7 @@ class Writer:
     def _is_list_write(self, call: Call) -> bool:
         """Whether ``call`` writes a list element by element, in order (``_foreach_add_``)."""
         known = facts(call.op)  # type: ignore[arg-type]
-        return (
-            not known.custom
-            and not call.outputs
-            and isinstance(call.args[0], list)
-            and known.written[0] == "self"
-        )
+        return not known.custom and not call.outputs and isinstance(call.args[0], list) and known.written[0] == "self"
 
     def _is_tangled(self, call: Call) -> bool:
         """Whether what ``call`` writes overlaps itself, another write, or a different view that it reads."""
@@ -139,9 +130,7 @@ class Writer:
             stored = self._as_region(value, operand.region)
             if not several and not facts(call.op).out:  # type: ignore[arg-type]
                 self._in_place.append(
-                    InPlace(
-                        self._memory.content(operand.region), call.op, node.args, node.kwargs, stored.node
-                    )
+                    InPlace(self._memory.content(operand.region), call.op, node.args, node.kwargs, stored.node)
                 )
             self._memory.write(operand.region, stored)
 

@@ -95,9 +95,7 @@ class Geometry:
 
     def essential(self) -> tuple[tuple[Int, Int], ...]:
         """The (size, stride) of each dimension whose size is not 1: what decides where elements live."""
-        return tuple(
-            (size, stride) for size, stride in zip(self.sizes, self.strides, strict=True) if not is_one(size)
-        )
+        return tuple((size, stride) for size, stride in zip(self.sizes, self.strides, strict=True) if not is_one(size))
 
     @property
     def is_contiguous(self) -> bool:

@@ -153,9 +153,7 @@ def runs(g: Geometry) -> tuple[tuple[Int, Int], ...]:
     """The fewest (size, stride) pairs with the elements of ``g``, widest stride first, none of stride 0."""
     dims = tuple(dim for dim in g.essential() if not same(dim[1], 0))
     if g.is_static:
-        return tuple(
-            (bound + 1, stride) for stride, bound in joined([(stride, size - 1) for size, stride in dims])
-        )
+        return tuple((bound + 1, stride) for stride, bound in joined([(stride, size - 1) for size, stride in dims]))
     result: list[tuple[Int, Int]] = []
     for size, stride in by_stride(dims):
         if result and same(result[-1][1], size * stride):

@@ -103,9 +103,7 @@ class ViewDtype:
         if self.from_itemsize == self.to_itemsize:
             return g
         if not g.rank or not equal(g.strides[-1], 1):
-            raise NotViewable(
-                f"another element size needs a last dimension of stride 1, not strides {g.strides}"
-            )
+            raise NotViewable(f"another element size needs a last dimension of stride 1, not strides {g.strides}")
         if self.from_itemsize > self.to_itemsize:
             ratio = self.from_itemsize // self.to_itemsize
             strides = (*(stride * ratio for stride in g.strides[:-1]), 1)

@@ -126,9 +126,7 @@ def _empty(base: Geometry, view: Geometry) -> Chain:
     return simplify(tuple(steps), base)
 
 
-def reify_dtype(
-    base: Geometry, base_itemsize: int, view: Geometry, view_itemsize: int, dtype: object
-) -> Chain | None:
+def reify_dtype(base: Geometry, base_itemsize: int, view: Geometry, view_itemsize: int, dtype: object) -> Chain | None:
     """As ``reify``, for a view whose elements are of ``dtype``, and of another size than the base's.
 
     Each geometry counts in its own elements. The chain has exactly one ``ViewDtype``.

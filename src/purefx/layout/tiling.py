@@ -169,9 +169,7 @@ class _Cutter:
         order: list[int] = []
         for number in numbers:
             place = len(order)
-            while place and not _comes_first(
-                self.boxes[order[place - 1]][dim][0], self.boxes[number][dim][0]
-            ):
+            while place and not _comes_first(self.boxes[order[place - 1]][dim][0], self.boxes[number][dim][0]):
                 place -= 1
             order.insert(place, number)
         return order

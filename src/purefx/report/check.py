@@ -59,9 +59,7 @@ class CheckReport:
         return f"not the same as eager: {len(self.differences)} differences ({extent})\n{lines}"
 
 
-def check(
-    f: Function, *args: object, compile: Callable[[Function], Function], **kwargs: object
-) -> CheckReport:
+def check(f: Function, *args: object, compile: Callable[[Function], Function], **kwargs: object) -> CheckReport:
     """Run ``f`` and ``compile(f)`` on equal copies of the arguments, and report every observable difference.
 
     The arguments, and what ``f`` holds by closure or as a module, are the same afterwards as before.
@@ -79,9 +77,7 @@ def differences_of_second_call(expected: Observation, second: Observation) -> tu
     """What differs at a call that reuses what an earlier one compiled, observed without probes."""
     found = compare(replace(expected, probes={}), second)
     return tuple(
-        replace(
-            difference, what=Name(f"{difference.what.subject} at the second call", difference.what.aspect)
-        )
+        replace(difference, what=Name(f"{difference.what.subject} at the second call", difference.what.aspect))
         for difference in found
     )
 
@@ -336,9 +332,7 @@ class _Side:
     def _arguments(self) -> Arguments:
         self.held.restore()
         args, kwargs = self.copies.fork().of((self.args, self.kwargs))
-        held = {
-            name: t for label, value in self.reached.items() for name, t in tensors_of(value, label).items()
-        }
+        held = {name: t for label, value in self.reached.items() for name, t in tensors_of(value, label).items()}
         return Arguments(args, kwargs, held)
 
 

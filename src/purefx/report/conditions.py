@@ -44,9 +44,7 @@ def read_guards(stages: Stages, wrapper: Wrapper) -> tuple[Guard, ...]:
 
 
 def _read(stages: Stages, wrapper: Wrapper) -> Iterator[Guard]:
-    function = next(
-        f for f in ast.parse(wrapper.source).body if isinstance(f, ast.FunctionDef) and f.name == "matches"
-    )
+    function = next(f for f in ast.parse(wrapper.source).body if isinstance(f, ast.FunctionDef) and f.name == "matches")
     words = _words(function, stages)
     for condition in (c for node in ast.walk(function) for c in _conjuncts(node)):
         subjects = {words[n.id] for n in ast.walk(condition) if isinstance(n, ast.Name) and n.id in words}
@@ -57,9 +55,7 @@ def _read(stages: Stages, wrapper: Wrapper) -> Iterator[Guard]:
 def _conjuncts(node: ast.AST) -> list[ast.expr]:
     """The conditions of a ``return a and b`` or of an ``if not (a and b)``."""
     match node:
-        case ast.Return(ast.BoolOp(ast.And(), values)) | ast.If(
-            ast.UnaryOp(ast.Not(), ast.BoolOp(ast.And(), values))
-        ):
+        case ast.Return(ast.BoolOp(ast.And(), values)) | ast.If(ast.UnaryOp(ast.Not(), ast.BoolOp(ast.And(), values))):
             return values
         case ast.Return(ast.Compare() | ast.Call() as only):
             return [only]

@@ -144,9 +144,7 @@ def infer_signature(stages: Stages) -> Signature:
     """The signature of the program that ``stages`` made."""
     names = argument_names(stages.capture)
     arguments = _Arguments(stages.capture, stages.functional, names)
-    return Signature(
-        tuple(map(arguments.fact, stages.capture.inputs)), tuple(_Results(stages, names).facts())
-    )
+    return Signature(tuple(map(arguments.fact, stages.capture.inputs)), tuple(_Results(stages, names).facts()))
 
 
 def count(elements: Int) -> str:

@@ -65,9 +65,7 @@ class ElectedBase:
     members: tuple[str, ...]
 
     def __str__(self) -> str:
-        return (
-            f"{self.base} stands for {' and '.join(self.members)}, which it includes; one of them is written"
-        )
+        return f"{self.base} stands for {' and '.join(self.members)}, which it includes; one of them is written"
 
 
 @dataclass(frozen=True, slots=True)

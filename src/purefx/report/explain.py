@@ -67,8 +67,7 @@ def _text(explanation: Explanation) -> Iterator[str]:
         "arguments": _arguments(explanation.signature.arguments),
         "shared memory": _shared_memory(explanation.sharings),
         "results": _results(explanation.signature),
-        "copies and bases": [line for fact in explanation.copies for line in _wrapped(str(fact))]
-        or ["  none"],
+        "copies and bases": [line for fact in explanation.copies for line in _wrapped(str(fact))] or ["  none"],
         "captures anew unless": _conditions(explanation.guards),
     }
     for title, lines in sections.items():

@@ -195,11 +195,7 @@ def _inner_tensors(tensor: Tensor, name: str) -> dict[str, Tensor]:
     if not is_wrapper(tensor):
         return {}
     parts = tensor.__tensor_flatten__()[0]  # type: ignore[attr-defined]
-    return {
-        key: inner
-        for part in parts
-        for key, inner in tensors_of(getattr(tensor, part), f"{name}.{part}").items()
-    }
+    return {key: inner for part in parts for key, inner in tensors_of(getattr(tensor, part), f"{name}.{part}").items()}
 
 
 def _argument_tensors(given: Arguments) -> dict[str, Tensor]:
@@ -271,9 +267,7 @@ def _structure(tree: object) -> str:
 
 
 def _leaf_text(leaf: object) -> object:
-    if leaf is None or isinstance(
-        leaf, (bool, int, str, bytes, torch.dtype, torch.device, torch.layout, range, slice)
-    ):
+    if leaf is None or isinstance(leaf, (bool, int, str, bytes, torch.dtype, torch.device, torch.layout, range, slice)):
         return leaf
     return type(leaf)
 
@@ -355,9 +349,7 @@ def _versions(call: _Call, tensors: Mapping[str, Tensor]) -> Facts:
 
 def _version_before(call: _Call, tensor: Tensor) -> int:
     for name, argument in call.arguments.items():
-        if name in call.versions and (
-            tensor is argument or tensor._base is argument or tensor is argument._base
-        ):
+        if name in call.versions and (tensor is argument or tensor._base is argument or tensor is argument._base):
             return call.versions[name]
         if name in call.versions and tensor._base is not None and tensor._base is argument._base:
             return call.versions[name]
@@ -490,9 +482,7 @@ def compare(
     one side raised, that comes first, and probes, which that side has none of, are left out.
     """
     eager, system = expected.facts, actual.facts
-    if (
-        _ERROR in eager and _ERROR in system
-    ):  # purefx promises untouched arguments; eager has run half of the program
+    if _ERROR in eager and _ERROR in system:  # purefx promises untouched arguments; eager has run half of the program
         eager, system = _only_errors(expected.call), _only_errors(actual.call)
     elif (_ERROR in eager) != (_ERROR in system):
         eager = {_ERROR: "none", _MESSAGE: "", **expected.call}
@@ -505,9 +495,7 @@ def _only_errors(facts: Mapping[Name, Fact]) -> Mapping[Name, Fact]:
     return {name: facts[name] for name in (_ERROR, _MESSAGE)}
 
 
-def _agree(
-    name: Name, eager: Fact | None, system: Fact | None, *, rtol: float | None, atol: float | None
-) -> bool:
+def _agree(name: Name, eager: Fact | None, system: Fact | None, *, rtol: float | None, atol: float | None) -> bool:
     match eager, system:
         case Elements(expected), Elements(actual):
             return _close(expected, actual, rtol, atol)

@@ -42,9 +42,7 @@ class ModuleGuard:
 
     def holds(self) -> bool:
         """Whether all modules are as they were."""
-        return all(
-            _module_state(owner) == state for owner, state in zip(self.owners, self.state, strict=True)
-        )
+        return all(_module_state(owner) == state for owner, state in zip(self.owners, self.state, strict=True))
 
 
 def _module_state(module: torch.nn.Module) -> tuple[Any, ...]:
@@ -76,9 +74,7 @@ def spell_sources(capture: Capture, speller: Speller, names: dict[Input, str]) -
                 yield f"{names[known]} = {speller.name('variable_' + binding.name, binding)}.read()"
 
 
-def spell_conditions(
-    capture: Capture, speller: Speller, names: dict[Input, str], leaves: list[str]
-) -> Iterator[str]:
+def spell_conditions(capture: Capture, speller: Speller, names: dict[Input, str], leaves: list[str]) -> Iterator[str]:
     """Everything that must hold, cheapest and most telling first."""
     grad, inference = (
         speller.name("is_grad_enabled", torch.is_grad_enabled),
@@ -114,11 +110,7 @@ def _ambient_conditions(speller: Speller) -> Iterator[str]:
 
 
 def _plain_condition(name: str, leaf: Any, speller: Speller) -> str:
-    if (
-        leaf is None
-        or isinstance(leaf, bool | torch.dtype | torch.device | torch.nn.Module | type)
-        or callable(leaf)
-    ):
+    if leaf is None or isinstance(leaf, bool | torch.dtype | torch.device | torch.nn.Module | type) or callable(leaf):
         return (
             f"{name} is {speller.literal(leaf)}"
             if not isinstance(leaf, torch.device)

@@ -83,9 +83,7 @@ class _RunnerWriter:
 
     def _statement(self, node: fx.Node) -> str:
         if node.op == "get_attr":
-            self._names[node] = self.speller.name(
-                str(node.target), self._functional.constants[str(node.target)]
-            )
+            self._names[node] = self.speller.name(str(node.target), self._functional.constants[str(node.target)])
             return f"# {self._names[node]}: a constant"
         expression = self._expression(node)
         return f"{self._name(node)} = {expression}" if node.users else expression
@@ -96,9 +94,7 @@ class _RunnerWriter:
         if node.target is operator.getitem:
             return f"{args[0]}[{args[1]}]"
         if node.target is aten.slice.Tensor and not node.kwargs and self._sizes(node) is not None:
-            sliced = spell_slice(
-                args[0], node.args[1:], self._sizes(node)[node.args[1] if len(node.args) > 1 else 0]
-            )
+            sliced = spell_slice(args[0], node.args[1:], self._sizes(node)[node.args[1] if len(node.args) > 1 else 0])
             if sliced is not None:
                 return sliced
         method = METHODS.get(node.target) or _WRITES.get(node.target)

@@ -55,16 +55,12 @@ class Wrapper:
     source: str
 
 
-def build_wrapper(
-    capture: Capture, replay: Replay, functional: Functional, graph: Callable[..., Any]
-) -> Wrapper:
+def build_wrapper(capture: Capture, replay: Replay, functional: Functional, graph: Callable[..., Any]) -> Wrapper:
     """Generate the wrapper of ``functional`` for the calls that look like ``capture``; ``graph`` runs the graph."""
     writer = _WrapperWriter(capture, replay, functional)
     source = writer.source()
     namespace = {**writer.speller.namespace, "graph": graph}
-    file = (
-        f"<purefx {getattr(capture.function, '__name__', type(capture.function).__name__)} {next(_numbers)}>"
-    )
+    file = f"<purefx {getattr(capture.function, '__name__', type(capture.function).__name__)} {next(_numbers)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), namespace)
     return Wrapper(namespace["matches"], namespace["run"], source)
@@ -157,11 +153,7 @@ class _WrapperWriter:
         results = [*self._capture.results, *(r.result for r in self._capture.rebindings)]
         found = {}
         for how, result in zip(hows, results, strict=True):
-            if (
-                isinstance(how, Fresh | Replayed)
-                and isinstance(result, TensorResult)
-                and result.version is not None
-            ):
+            if isinstance(how, Fresh | Replayed) and isinstance(result, TensorResult) and result.version is not None:
                 found[self._result(how)] = result.version
         return found
 
@@ -192,9 +184,7 @@ class _WrapperWriter:
     def _made_in_inference_mode(self) -> list[str]:
         """Results that the program made in an inference mode of its own are inference tensors."""
         made = [
-            o
-            for o in self._functional.outputs
-            if isinstance(o, ResultOutput | BaseOutput) and o.variable.inference
+            o for o in self._functional.outputs if isinstance(o, ResultOutput | BaseOutput) and o.variable.inference
         ]
         if not made or self._capture.inference:
             return []
@@ -245,8 +235,7 @@ class _WrapperWriter:
         if not outputs:
             return []
         lines = [
-            f"{target}.copy_({self._outputs[o]})"
-            for o, target in zip(outputs, self._targets(outputs), strict=True)
+            f"{target}.copy_({self._outputs[o]})" for o, target in zip(outputs, self._targets(outputs), strict=True)
         ]
         return [f"with {self.speller.name('no_grad', torch.no_grad)}():", *_indented(lines)]
 
@@ -258,9 +247,7 @@ class _WrapperWriter:
         """
         found = [self._target(o.root, o.region) for o in outputs]
         counts = Counter(member for member, _, _ in found)
-        plain = {
-            m for m, n in counts.items() if m is not None and not m.tensor.is_inference() and m.writes >= n
-        }
+        plain = {m for m, n in counts.items() if m is not None and not m.tensor.is_inference() and m.writes >= n}
         return [f"{name}{'' if member in plain else '.data'}{views}" for member, name, views in found]
 
     def _target(self, root: Root, region: Region) -> tuple[Input | None, str, str]:
@@ -369,11 +356,7 @@ class _WrapperWriter:
                 return self._names[variable]
             case Plain(value):
                 number = next(
-                    (
-                        n
-                        for o, n in self._outputs.items()
-                        if isinstance(o, NumberOutput) and o.symbol is value
-                    ),
+                    (n for o, n in self._outputs.items() if isinstance(o, NumberOutput) and o.symbol is value),
                     None,
                 )
                 return number if number is not None else self.speller.literal(value)
@@ -422,11 +405,7 @@ def _nested(structure: pytree.TreeSpec, results: Any) -> str | None:
     if structure.type is list:
         return f"[{inside}]"
     if structure.type is dict and all(type(key) in (str, int) for key in structure.context):
-        return (
-            "{"
-            + ", ".join(f"{key!r}: {part}" for key, part in zip(structure.context, parts, strict=True))
-            + "}"
-        )
+        return "{" + ", ".join(f"{key!r}: {part}" for key, part in zip(structure.context, parts, strict=True)) + "}"
     if structure.type is type(None):
         return "None"
     return None
