@@ -58,7 +58,13 @@ __all__ = [
 
 def storage_key(tensor: torch.Tensor) -> int:
     """The identity of the memory block of ``tensor``; ``data_ptr`` is no identity (empty and fake tensors)."""
-    return tensor.untyped_storage()._cdata
+    return memory_key(tensor.untyped_storage())
+
+
+def memory_key(memory: torch.UntypedStorage) -> int:
+    """The identity of ``memory``; two Python objects may stand for one block."""
+    key: int = memory._cdata
+    return key
 
 
 def set_version(tensor: torch.Tensor, version: int) -> None:
@@ -127,4 +133,5 @@ def autocast_state() -> Any:
 def resolve_op(name: str) -> OpOverload:
     """The ATen overload spelled ``name``, e.g. "select.int"."""
     packet, overload = name.split(".")
-    return getattr(getattr(torch.ops.aten, packet), overload)
+    op: OpOverload = getattr(getattr(torch.ops.aten, packet), overload)
+    return op

@@ -13,8 +13,9 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from purefx._torch import FakeTensor, without_modes
 from purefx.analysis.gradients import check_no_gradients
 from purefx.analysis.replay import Replay, infer_replay
+from purefx.capture.captured import Capture
 from purefx.capture.recording import Region
-from purefx.capture.session import Capture, capture
+from purefx.capture.session import capture
 from purefx.errors import BackendFailed
 from purefx.functional.known import find_number
 from purefx.functional.reinplace import with_in_place_writes

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import purefx
-from purefx.capture.recording import data_of
+from purefx.capture.recording import DataAccess
 from tests.functional.kinds import Programs, ramp
 from tests.support.oracle import assert_same_as_eager
 
@@ -123,7 +123,7 @@ def test_data_and_detach_are_told_apart() -> None:
         return x.data, x.detach()
 
     calls = purefx.trace(program, ramp(3)).stages.capture.recording.calls
-    assert [call.op for call in calls] == [data_of, torch.ops.aten.detach.default]
+    assert [call.op for call in calls] == [DataAccess.READ, torch.ops.aten.detach.default]
 
 
 @programs(lambda: (ramp(3),))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from purefx.analysis.replay import Itself, Replay
-from purefx.capture.session import Capture, Input, TensorResult
+from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.errors import GradientsRefused
 
 _REMEDY = "call it under torch.no_grad(), or detach what needs no gradient"

@@ -21,8 +21,9 @@ from torch.autograd.function import BackwardCFunction
 
 from purefx.analysis.replay import Replay, Replayed, infer_replay
 from purefx.capture.arguments import Leaf
+from purefx.capture.captured import Capture, Input, Result, TensorResult
 from purefx.capture.recording import Call, Effect, Recording, Region, Storage, Variable
-from purefx.capture.session import Capture, Input, Result, TensorResult, capture
+from purefx.capture.session import capture
 from purefx.functional.regions import disjoint
 from purefx.layout import is_symbolic
 from purefx.metadata import InputAliasInfo, OutputAliasInfo, OutputType, ProgramMetadata, ViewChain

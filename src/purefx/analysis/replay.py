@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from purefx.capture.captured import Capture, Input, PlainResult, Result, TensorResult
 from purefx.capture.recording import Call, Effect, Recording, Region, Storage, Variable
-from purefx.capture.session import Capture, Input, PlainResult, Result, TensorResult
 from purefx.layout import holds
 
 

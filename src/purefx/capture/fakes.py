@@ -6,9 +6,9 @@ separately made fakes would hide, e.g. that ``a.add_(1)`` is seen through ``b = 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -25,13 +25,12 @@ from purefx._torch import (
     storage_key,
     without_modes,
 )
-from purefx.layout import Geometry, reify_dtype
+from purefx.capture.recording import geometry_of
+from purefx.layout import Geometry, Int, reify_dtype
 
+Ints = tuple[Int, ...]
 BOUNDLESS = 1 << 60
 """The size of a memory block whose tensors have symbolic sizes."""
-
-
-Shape = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 class FakeFactory:
@@ -44,7 +43,7 @@ class FakeFactory:
         self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
         self.dynamic = dynamic
         self._memories: dict[int, torch.UntypedStorage] = {}
-        self._shapes: dict[Any, Shape] = {}
+        self._shapes: dict[Hashable, Geometry] = {}
         self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._owners: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
@@ -56,7 +55,7 @@ class FakeFactory:
         return known[1]
 
     def _new(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
-        geometry = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+        geometry = geometry_of(tensor)
         if self.dynamic and tensor.dim():
             geometry = self._symbols(tensor, name)
         with torch.inference_mode() if tensor.is_inference() else nullcontext(), self.mode:
@@ -65,10 +64,10 @@ class FakeFactory:
                 fake = self._by_itself(tensor, geometry)
                 self._owners.setdefault(storage_key(tensor), []).append((tensor, fake))
         if isinstance(tensor, torch.nn.Parameter):
-            fake._is_param = True  # type: ignore[attr-defined]  # makes isinstance(fake, Parameter) true
+            fake._is_param = True  # makes isinstance(fake, Parameter) true
         return fake.requires_grad_() if tensor.requires_grad and not fake.requires_grad else fake
 
-    def _view_of_base(self, tensor: torch.Tensor, geometry: Shape, name: str) -> torch.Tensor | None:
+    def _view_of_base(self, tensor: torch.Tensor, geometry: Geometry, name: str) -> torch.Tensor | None:
         """A view of the fake of the tensor that autograd knows as the base of ``tensor``."""
         base = None if tensor.is_inference() else tensor._base
         if base is None or base.is_neg() or (base.is_conj() and not tensor.is_conj()):
@@ -77,9 +76,9 @@ class FakeFactory:
         with torch.set_grad_enabled(tensor.requires_grad or not base.requires_grad):
             return _with_bits(_view(made, tensor.dtype, geometry), tensor)
 
-    def _by_itself(self, tensor: torch.Tensor, geometry: Shape) -> torch.Tensor:
+    def _by_itself(self, tensor: torch.Tensor, geometry: Geometry) -> torch.Tensor:
         """A fake that autograd knows no base of; it counts writes with those that its tensor counts with."""
-        sizes, strides, offset = geometry
+        sizes, strides, offset = geometry.sizes, geometry.strides, geometry.offset
         with torch.no_grad():
             for other, made in self._owners.get(storage_key(tensor), ()):
                 if other.is_conj() or tensor.is_conj() or not count_writes_together(tensor, other):
@@ -101,30 +100,30 @@ class FakeFactory:
             self._memories[key] = torch.empty(nbytes, dtype=torch.uint8, device="meta").untyped_storage()
         return self._memories[key]
 
-    def _symbols(self, tensor: torch.Tensor, name: str) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        context = StatelessSymbolicContext(
+    def _symbols(self, tensor: torch.Tensor, name: str) -> Geometry:
+        context: StatelessSymbolicContext[Any, Any] = StatelessSymbolicContext(
             dynamic_sizes=[DimDynamic.DYNAMIC] * tensor.dim(), constraint_sizes=[None] * tensor.dim()
         )
         sizes, strides, offset = self.env.create_symbolic_sizes_strides_storage_offset(
             tensor, ConstantSource(name), symbolic_context=context
         )
-        return self._unified(tensor, (sizes, strides, offset))
+        return self._unified(tensor, Geometry(cast(Ints, sizes), cast(Ints, strides), cast(Int, offset)))
 
-    def _unified(self, tensor: torch.Tensor, shape: Shape) -> Shape:
+    def _unified(self, tensor: torch.Tensor, geometry: Geometry) -> Geometry:
         """Tensors of one shape that share memory have one set of symbols: of unrelated ones nothing can be told."""
         key = (storage_key(tensor), tuple(tensor.shape), tensor.stride())
-        sizes, strides, _ = self._shapes.setdefault(key, shape)
-        return sizes, strides, shape[2]
+        first = self._shapes.setdefault(key, geometry)
+        return Geometry(first.sizes, first.strides, geometry.offset)
 
 
-def _view(base: torch.Tensor, dtype: torch.dtype, shape: Shape) -> torch.Tensor:
-    """A view of ``base`` with the given dtype and shape."""
+def _view(base: torch.Tensor, dtype: torch.dtype, geometry: Geometry) -> torch.Tensor:
+    """A view of ``base`` with the given dtype and geometry."""
+    sizes, strides, offset = geometry.sizes, geometry.strides, geometry.offset
     if dtype == base.dtype:
-        return base.as_strided(*shape)
-    own = Geometry(tuple(base.shape), base.stride(), base.storage_offset())
-    chain = reify_dtype(own, base.itemsize, Geometry(*shape), dtype.itemsize, dtype)
+        return base.as_strided(sizes, strides, offset)
+    chain = reify_dtype(geometry_of(base), base.itemsize, geometry, dtype.itemsize, dtype)
     if chain is None:
-        return _flat(base, dtype).as_strided(*shape)
+        return _flat(base, dtype).as_strided(sizes, strides, offset)
     for step in chain:
         base = resolve_op(step.op)(base, *step.arguments)
     return base

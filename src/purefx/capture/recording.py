@@ -3,11 +3,11 @@
 A recording is the program as it ran, writes and views included.  Three words carry it:
 
     Storage    a block of bytes.  Identity is the block's.
-    Region       what a tensor shows of a storage: geometry, dtype, lazy conjugation and negation.  A value:
-               two views that are equal show the same elements, whoever made them.
-    Variable   a tensor object of the program.  A write to its geometry (``t_``, ``set_``) changes its view.
+    Region     what a tensor shows of a storage: geometry, dtype, lazy conjugation and negation.  A value:
+               two regions that are equal show the same elements, whoever made them.
+    Variable   a tensor object of the program.  A write to its geometry (``t_``, ``set_``) changes its region.
 
-A `Call` holds operands (a variable and the view it had) in place of tensors.  Nothing here knows about graphs,
+A `Call` holds operands (a variable and the region it had) in place of tensors.  Nothing here knows about graphs,
 gradients or the caller's arguments.
 """
 
@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import torch
 
+from purefx._torch import HigherOrderOperator, OpOverload
 from purefx.errors import SourceLine
 from purefx.layout import Geometry, Int
 
@@ -79,7 +80,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A variable, and the view that it had at the moment of the call."""
+    """A variable, and the region that it had at the moment of the call."""
 
     variable: Variable
     region: Region
@@ -103,11 +104,29 @@ class Effect(Enum):
     STORAGE = "changes the size of a storage"
 
 
+class DataAccess(Enum):
+    """What goes past PyTorch's dispatcher; the value is its name in reports.
+
+    ``READ`` is ``x.data``, an alias with a version counter of its own: the dispatcher takes it for ``detach``.
+    ``SWAP`` is ``x.data = y``.
+    """
+
+    READ = "data_of"
+    SWAP = "swap_data"
+
+
+Operator = OpOverload | HigherOrderOperator | DataAccess
+"""What a call runs."""
+
+Resize = tuple[Storage, Int, Int]
+"""A storage, and its size in bytes before and after."""
+
+
 @dataclass(eq=False, slots=True)
 class Call:
     """One operator as it ran.  ``results`` is the tree that it returned."""
 
-    op: Callable[..., Any]
+    op: Operator
     args: tuple[Tree, ...]
     kwargs: dict[str, Tree]
     results: Tree
@@ -118,22 +137,18 @@ class Call:
     modes: Modes
     where: SourceLine | None
     fresh: tuple[Storage, ...] = ()
-    resized: tuple[tuple[Storage, Int, Int], ...] = ()
+    resized: tuple[Resize, ...] = ()
+
+    @property
+    def overload(self) -> OpOverload:
+        """The operator of a call that runs one of PyTorch's, as every call that writes elements does."""
+        assert isinstance(self.op, OpOverload), f"{self.op} has no schema"
+        return self.op
 
     def __str__(self) -> str:
         outputs = ", ".join(f"{o.variable!r}: {o.region}" for o in self.outputs)
         operands = ", ".join(repr(o.variable) for o in self.operands)
         return f"{self.op}({operands}) -> {outputs}  # {self.effect.name.lower()}"
-
-
-def swap_data(target: torch.Tensor, source: torch.Tensor) -> None:
-    """``target.data = source``: the operator of calls that go past PyTorch's dispatcher."""
-    target.data = source
-
-
-def data_of(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor.data``: an alias with a version counter of its own; the dispatcher takes it for ``detach``."""
-    return tensor.data
 
 
 @dataclass(eq=False, slots=True)
@@ -147,8 +162,8 @@ class Constant:
 class Recording:
     """All calls of a run, in order.
 
-    ``producers`` maps a view to the call and the operand that first showed it: the program's own way from
-    one view of a storage to another.
+    ``producers`` maps a region to the call and the operand that first showed it: the program's own way from
+    one region of a storage to another.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -162,6 +177,11 @@ class Recording:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.calls))
+
+
+def geometry_of(tensor: torch.Tensor) -> Geometry:
+    """The geometry of ``tensor`` as it is now."""
+    return Geometry(tuple(tensor.shape), tuple(tensor.stride()), cast(Int, tensor.storage_offset()))
 
 
 def restrided(call: Call) -> Region:

@@ -26,7 +26,8 @@ def refusals() -> Iterator[None]:
         yield
     except _NEEDS_DATA as error:
         raise DataDependentControlFlow(
-            "Python needs a number that is in a tensor: in if, while, int(), bool(), range(), or an operator's argument",
+            "Python needs a number that is in a tensor:"
+            " in if, while, int(), bool(), range(), or an operator's argument",
             where=raising_line(error.__traceback__),
             remedy="express the choice with tensors (torch.where, masks, torch.cond), or compile the parts around it",
         ) from error

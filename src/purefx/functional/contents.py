@@ -18,7 +18,7 @@ from typing import Any
 from torch import fx
 
 from purefx._torch import resolve_op
-from purefx.capture.recording import Call, Effect, Operand, Recording, Region, data_of, map_tree
+from purefx.capture.recording import Call, DataAccess, Effect, Operand, Recording, Region, map_tree
 from purefx.errors import UnsupportedOperator
 from purefx.functional.builder import Builder, Value, fits, run_on_meta, stride_order
 from purefx.functional.patches import Patches
@@ -179,7 +179,7 @@ class Reader:
         while way[-1] != content.region and way[-1] not in content.derived:
             call, _ = self._recording.producers.get(way[-1], (None, 0))
             parent = None if call is None else view_operand(call, way[-1])
-            if parent is None or call.op in READS_STORAGE or parent.region in way:
+            if call is None or parent is None or call.op in READS_STORAGE or parent.region in way:
                 return None
             way.append(parent.region)
         for step in reversed(way[:-1]):
@@ -193,15 +193,14 @@ class Reader:
         parent = content.value if operand.region == content.region else content.derived[operand.region]
         args = map_tree(lambda x: parent if x == operand else x, call.args)
         own = self._own_geometry(call, args, parent, operand.region, region, position)
-        op = aten.detach.default if call.op is data_of else call.op
+        op = aten.detach.default if call.op is DataAccess.READ else call.overload
         if len(call.outputs) == 1 and not isinstance(call.results, (list, tuple)):
             return self._builder.view_call(parent, op, args, region, own)
         key = (call, parent)
         if key not in self._multi:
-            self._multi[key] = self._builder.call(call.op, args)
+            self._multi[key] = self._builder.call(op, args)
         node = self._builder.item(self._multi[key], position)
-        made = self._builder.value(node, own, region.dtype, (region.conj, region.neg), parent.origin)
-        return made
+        return self._builder.value(node, own, region.dtype, (region.conj, region.neg), parent.origin)
 
     def _own_geometry(
         self, call: Call, args: Any, parent: Value, before: Region, after: Region, position: int
@@ -213,7 +212,7 @@ class Reader:
             return Geometry(after.geometry.sizes, after.geometry.strides, 0)
         if before.geometry == after.geometry:
             return parent.geometry
-        return run_on_meta(call.op, args, call.kwargs)[position][0]
+        return run_on_meta(call.overload, args, call.kwargs)[position][0]
 
     def _reified(self, content: Content, region: Region) -> Value:
         """``region`` by view ops worked out from the two geometries, or by as_strided where there are none."""
@@ -234,10 +233,9 @@ class Reader:
         value = self.strided_exactly(content)
         shift = value.geometry.offset - content.region.geometry.offset
         arguments = (list(wanted.sizes), list(wanted.strides), wanted.offset + shift)
-        made = self._builder.view_call(
+        return self._builder.view_call(
             value, aten.as_strided.default, (value, *arguments), region, wanted.shifted(shift)
         )
-        return made
 
     def _physical(self, value: Value) -> Value:
         """``value`` without lazy bits, as a view."""

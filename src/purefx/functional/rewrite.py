@@ -20,8 +20,9 @@ from torch import fx
 
 from purefx._torch import HigherOrderOperator, ShapeEnv, pytree
 from purefx.analysis.replay import Fresh, Plain, Replay
+from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.recording import Call, Constant, Effect, Operand, Recording, Region, Variable, restrided
-from purefx.capture.session import Capture, Input, TensorResult, capture
+from purefx.capture.session import capture
 from purefx.errors import UnsupportedOperator
 from purefx.functional.bodies import example, with_bodies
 from purefx.functional.builder import Builder, Value

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from purefx.capture.captured import Input
 from purefx.capture.recording import Effect, Recording, Region, Storage
-from purefx.capture.session import Input
 from purefx.functional.regions import disjoint, includes, once
 from purefx.layout import Geometry, has_internal_overlap, holds
 

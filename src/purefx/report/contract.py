@@ -11,8 +11,8 @@ from typing import Any
 
 from purefx.analysis.metadata import element_writes, infer_origin
 from purefx.analysis.replay import Fresh, How, Itself, Plain, Replayed
-from purefx.capture.recording import Call, Effect, Region, Variable
-from purefx.capture.session import Capture, Input, Result, TensorResult
+from purefx.capture.captured import Capture, Input, Result, TensorResult
+from purefx.capture.recording import Call, DataAccess, Effect, Region, Variable
 from purefx.errors import SourceLine
 from purefx.functional.regions import disjoint, includes
 from purefx.functional.rewrite import Functional, WrittenOutput
@@ -154,8 +154,7 @@ def count(elements: Int) -> str:
 
 def op_name(call: Call) -> str:
     """What the user calls the operator of ``call``."""
-    name: str = getattr(call.op, "__name__", type(call.op).__name__)
-    return name.partition(".")[0]
+    return call.op.value if isinstance(call.op, DataAccess) else call.op.__name__.partition(".")[0]
 
 
 class _Arguments:

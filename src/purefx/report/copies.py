@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from purefx._torch import OpOverload
-from purefx.capture.session import TensorResult
+from purefx.capture.captured import TensorResult
 from purefx.functional.builder import Value
 from purefx.functional.rewrite import BaseOutput, RootInput, WrittenOutput
 from purefx.functional.roots import Root

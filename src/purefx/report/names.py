@@ -16,7 +16,7 @@ import torch
 
 from purefx._torch import pytree
 from purefx.capture.arguments import Leaf, Source, state_tables
-from purefx.capture.session import Capture, Input, Rebinding
+from purefx.capture.captured import Capture, Input, Rebinding
 
 _ARGUMENT = re.compile(r"args\[(\d+)\](.*)", re.DOTALL)
 _KEYWORD = re.compile(r"kwargs\['(\w+)'\](.*)", re.DOTALL)

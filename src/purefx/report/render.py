@@ -21,8 +21,8 @@ import torch
 from torch import fx
 
 from purefx._torch import OpOverload
+from purefx.capture.captured import TensorResult
 from purefx.capture.recording import Variable
-from purefx.capture.session import TensorResult
 from purefx.functional.builder import Value
 from purefx.functional.rewrite import (
     BaseOutput,

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
 
+from purefx.capture.captured import TensorResult
 from purefx.capture.recording import Region, Storage
-from purefx.capture.session import TensorResult
 from purefx.functional.regions import disjoint, includes
 from purefx.functional.rewrite import WrittenOutput
 from purefx.layout import Geometry, covers, overlaps

@@ -13,7 +13,7 @@ import torch
 
 from purefx._torch import ShapeEnv
 from purefx.capture.arguments import GradientOf, Held, Leaf, ModuleState
-from purefx.capture.session import Capture, Input
+from purefx.capture.captured import Capture, Input
 from purefx.layout import Geometry
 from purefx.operators import READS_STORAGE, aten
 from purefx.runtime.spelling import Speller

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from purefx._torch import PythonPrinter
-from purefx.capture.recording import Call, data_of, swap_data
+from purefx.capture.recording import Call, DataAccess
 from purefx.operators import aten
 
 METHODS: dict[Any, str] = {
@@ -60,9 +60,9 @@ class Speller:
         """The expression that runs ``call``, its operands spelled by ``spell``."""
         args = [spell(x) for x in call.args]
         kwargs = [f"{name}={spell(x)}" for name, x in call.kwargs.items()]
-        if call.op is data_of:
+        if call.op is DataAccess.READ:
             return f"{args[0]}.data"
-        if call.op is swap_data:
+        if call.op is DataAccess.SWAP:
             return f"{args[0]}.data = {args[1]}"
         if call.op is aten.slice.Tensor and not call.kwargs:
             sliced = spell_slice(args[0], call.args[1:], _size(call))

@@ -23,8 +23,8 @@ import torch
 from purefx._torch import pytree
 from purefx.analysis.replay import Fresh, How, Itself, Plain, Replay, Replayed, storages_of
 from purefx.capture.arguments import Leaf
+from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.recording import Call, Operand, Region, Storage, Variable
-from purefx.capture.session import Capture, Input, TensorResult
 from purefx.functional.regions import chain_between, includes
 from purefx.functional.rewrite import (
     BaseOutput,

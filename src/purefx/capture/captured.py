@@ -1,0 +1,97 @@
+"""What one capture gives: the recording of the run, the inputs before and after it, the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from purefx._torch import FakeTensorMode, ShapeEnv, pytree
+from purefx.capture.arguments import Flat, Source
+from purefx.capture.recording import Recording, Region, Variable
+
+
+@dataclass(slots=True, eq=False)
+class Input:
+    """A tensor that the program was given, and what became of it."""
+
+    sources: list[Source]
+    tensor: torch.Tensor
+    fake: torch.Tensor
+    variable: Variable
+    before: Region
+    after: Region
+    grad: torch.Tensor | None = None
+    writes: int = 0
+    was_leaf: bool = True
+
+    @property
+    def name(self) -> str:
+        """The name of the first source, as the user would type it."""
+        return self.sources[0].name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorResult:
+    """A tensor that the program hands out: what it showed at the end, and its fake.
+
+    ``version`` is its count of writes, where no tensor of the caller counts with it.
+    """
+
+    variable: Variable
+    region: Region
+    fake: torch.Tensor
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlainResult:
+    """A value without tensors: the same at each call of this specialisation, unless it is a symbol."""
+
+    value: Any
+
+
+Result = TensorResult | PlainResult
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rebinding:
+    """The program bound a module's attribute to another value: ``table[key] = result``; it was ``before``."""
+
+    table: dict[str, Any]
+    key: str
+    result: Result | None
+    before: Any
+
+    @property
+    def plain(self) -> bool:
+        """Whether the old value was a number or the like, which the program may have computed the new one from."""
+        return isinstance(self.before, bool | int | float | str | None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Capture:
+    """What one run has shown."""
+
+    function: Callable[..., Any]
+    recording: Recording
+    flat: Flat
+    inputs: tuple[Input, ...]
+    modules: tuple[tuple[str, torch.nn.Module], ...]
+    results: tuple[Result, ...]
+    structure: pytree.TreeSpec
+    rebindings: tuple[Rebinding, ...]
+    grad_before: bool
+    grad_after: bool
+    inference: bool
+    fake_mode: FakeTensorMode
+    dynamic: bool
+
+    @property
+    def env(self) -> ShapeEnv:
+        """What is known of the symbols in sizes."""
+        env = self.fake_mode.shape_env
+        assert env is not None  # every mode of ours has one
+        return env

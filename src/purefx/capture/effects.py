@@ -1,0 +1,58 @@
+"""What a call does besides returning new tensors, as far as its schema and its arguments say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from purefx._torch import HigherOrderOperator, OpOverload
+from purefx.capture.recording import Effect, Operand, Resize, Storage, Tree
+from purefx.operators import ALWAYS_KEPT, HIDDEN_WRITES, argument, aten, facts
+
+SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The effect of a call; the operands that it wrote, as they are afterwards; the storages that it resized."""
+
+    effect: Effect = Effect.NONE
+    written: tuple[Operand, ...] = ()
+    resized: tuple[Resize, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a call returned, as it was and as the operands in it, the new storages in it, and what it changed."""
+
+    results: Tree
+    outputs: tuple[Operand, ...]
+    change: Change
+    fresh: tuple[Storage, ...] = ()
+
+
+def written_arguments(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> list[Tree]:
+    """The arguments that this call of ``op`` writes, as they were passed (tensors, lists of them, or None)."""
+    hidden = HIDDEN_WRITES.get(op)
+    if hidden is not None and not argument(op, args, kwargs, hidden.condition):
+        return []
+    return [argument(op, args, kwargs, name) for name in facts(op).written]
+
+
+def count_list_writes(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Count the writes of operators on lists (``_foreach_add_``), which PyTorch forgets to count under a mode."""
+    if facts(op).written and op.namespace == "aten":
+        lists = [x for x in written_arguments(op, args, kwargs) if isinstance(x, (list, tuple))]
+        for tensor in (t for x in lists for t in x if not t.is_inference()):
+            torch.autograd.graph.increment_version(tensor)
+
+
+def matters_without_tensors(op: Any, result: Any) -> bool:
+    """Whether a call that neither returns nor writes tensors has to be recorded."""
+    if isinstance(op, HigherOrderOperator):
+        return True
+    if isinstance(result, SYMBOLS):
+        return op is aten._local_scalar_dense.default
+    return op in ALWAYS_KEPT or (facts(op).custom and facts(op).results == 0)

@@ -1,0 +1,92 @@
+"""What the tensors of a run are: which variable each is, and which region of which storage it shows.
+
+Keeps storages alive, so that their identity is stable, but no tensor: autograd treats a tensor that only a
+recording holds as its own.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from purefx._torch import memory_key, storage_key
+from purefx.capture.frames import current_line
+from purefx.capture.recording import Operand, Recording, Region, Resize, Storage, Variable, geometry_of
+from purefx.errors import UnsupportedTensor
+from purefx.layout import Int
+
+_VARIABLE = "_purefx_variable"
+
+
+class Tensors:
+    """The storages, variables and regions of the tensors of a run.
+
+    Invariant: ``recording`` lists every storage and variable that was met, and each region that a tensor showed.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._storages: dict[int, tuple[Storage, torch.UntypedStorage]] = {}
+        self._nbytes: dict[Storage, Int] = {}
+
+    def region(self, tensor: torch.Tensor) -> Region:
+        """What ``tensor`` shows at this moment."""
+        if tensor.layout is not torch.strided:
+            raise UnsupportedTensor(
+                f"a tensor of layout {tensor.layout} has no strided memory",
+                where=current_line(),
+                remedy="call to_dense() on it, or keep it outside the function",
+            )
+        return Region(self._storage(tensor), geometry_of(tensor), tensor.dtype, tensor.is_conj(), tensor.is_neg())
+
+    def variable(self, tensor: torch.Tensor) -> Variable:
+        """The variable that ``tensor`` is."""
+        return self.operand(tensor).variable
+
+    def operand(self, tensor: torch.Tensor) -> Operand:
+        """The variable that ``tensor`` is, with what it shows at this moment."""
+        region = self.region(tensor)
+        known: Variable | None = tensor.__dict__.get(_VARIABLE)
+        return Operand(self._new_variable(tensor, region) if known is None else known, region)
+
+    def show(self, variable: Variable, region: Region) -> Operand:
+        """Note that ``variable`` shows ``region`` now."""
+        variable.last = region
+        self._recording.regions[region.storage].setdefault(region)
+        return Operand(variable, region)
+
+    def storage_of(self, memory: torch.UntypedStorage) -> Storage | None:
+        """The storage that ``memory`` is, if a tensor has shown it."""
+        known = self._storages.get(memory_key(memory))
+        return None if known is None else known[0]
+
+    def resized(self, operands: tuple[Operand, ...]) -> tuple[Resize, ...]:
+        """The storages of ``operands`` whose size has changed since it was last asked for."""
+        memories = dict(self._storages.values())
+        changed: list[Resize] = []
+        for storage in dict.fromkeys(o.region.storage for o in operands):
+            before, after = self._nbytes[storage], memories[storage].nbytes()
+            if type(before) is not int or type(after) is not int or before != after:
+                if before is not after:
+                    changed.append((storage, before, after))
+                self._nbytes[storage] = after
+        return tuple(changed)
+
+    def _storage(self, tensor: torch.Tensor) -> Storage:
+        key = storage_key(tensor)
+        known = self._storages.get(key)
+        if known is not None:
+            return known[0]
+        memory = tensor.untyped_storage()
+        storage = Storage(len(self._storages), memory.nbytes(), tensor.device)
+        self._storages[key] = (storage, memory)
+        self._nbytes[storage] = storage.nbytes
+        self._recording.storages.append(storage)
+        self._recording.regions[storage] = {}
+        return storage
+
+    def _new_variable(self, tensor: torch.Tensor, region: Region) -> Variable:
+        variable = Variable(len(self._recording.variables), region, region, tensor.is_inference())
+        tensor.__dict__[_VARIABLE] = variable
+        self._recording.variables.append(variable)
+        self._recording.regions[region.storage].setdefault(region)
+        return variable
