@@ -48,7 +48,11 @@ def attributes(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def is_private(name: str) -> bool:
-    """A part of torch that it does not document: some component begins with one underscore."""
+    """A part of torch that it does not document: some component begins with one underscore.
+
+    ``aten._conj`` is none: an operator's name is in every recording and graph, its schema says what it does, and
+    the underscore only tells that the Python function for it has another name.
+    """
     first, *rest = name.split(".")
     return first == "torch" and any(part.startswith("_") and not part.startswith("__") for part in rest)
 

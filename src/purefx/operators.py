@@ -21,13 +21,13 @@ from purefx._torch import OpOverload, find_overload, overload_packet, schema_of
 
 aten = torch.ops.aten
 
-OVERWRITES: dict[OpOverload, str] = {
-    aten.copy_.default: "copy",
-    aten.fill_.Scalar: "fill",
-    aten.fill_.Tensor: "fill",
-    aten.zero_.default: "zero",
+OVERWRITES: dict[OpOverload, str | None] = {
+    aten.copy_.default: "src",
+    aten.fill_.Scalar: "value",
+    aten.fill_.Tensor: "value",
+    aten.zero_.default: None,
 }
-"""In-place operators whose result does not depend on what they write over, and the kind of their source."""
+"""In-place operators whose result does not depend on what they write over, and their source; None for zeros."""
 
 READS_STORAGE: frozenset[OpOverload] = frozenset(
     {aten.as_strided_copy.default, aten.as_strided_scatter.default, aten.as_strided.default}
@@ -174,3 +174,25 @@ def missing_defaults(op: OpOverload, twin: OpOverload, args: tuple[Any, ...], kw
     defaults = {a.name: a.default_value for a in schema_of(op).arguments if a.has_default_value()}
     wanted = [a for a in schema_of(twin).arguments[len(args) :] if not a.kwarg_only and not a.has_default_value()]
     return [defaults[a.name] for a in wanted if a.name not in kwargs]
+
+
+FROM_NUMBERS = frozenset(
+    {
+        aten.empty.memory_format,
+        aten.empty_strided.default,
+        aten.eye.default,
+        aten.eye.m,
+        aten.linspace.default,
+        aten.logspace.default,
+        aten.ones.default,
+        aten.rand.default,
+        aten.randn.default,
+        aten.zeros.default,
+    }
+)
+"""Operators whose result has the default dtype if none is given."""
+
+
+def takes_default_dtype(op: OpOverload) -> bool:
+    """Whether ``op`` makes a tensor of the default dtype unless told otherwise."""
+    return op in FROM_NUMBERS

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
-from purefx._torch import FakeTensor, without_modes
+from purefx._torch import without_modes
 from purefx.analysis.gradients import check_no_gradients
 from purefx.analysis.replay import Replay, infer_replay
 from purefx.capture.captured import Capture
-from purefx.capture.recording import Region
+from purefx.capture.fakes import fake_like
 from purefx.capture.session import capture
 from purefx.errors import BackendFailed
 from purefx.functional.known import find_number
 from purefx.functional.reinplace import with_in_place_writes
-from purefx.functional.rewrite import Functional, RootInput, functionalize, module_of
+from purefx.functional.rewrite import functionalize
+from purefx.functional.signature import Functional, RootInput, module_of
 from purefx.runtime.first_run import checked_once, needs_first_run
 from purefx.runtime.runner import build_runner
 from purefx.runtime.wrapper import Wrapper, build_wrapper
@@ -87,14 +87,7 @@ def _example(stages: Stages, given: Any) -> Any:
     """A fake tensor, or a symbol, that looks like the graph input ``given``."""
     if not isinstance(given, RootInput):
         return given.symbol
-    return _fake(given.root.region, stages.capture)
-
-
-def _fake(region: Region, captured: Capture) -> torch.Tensor:
-    geometry = region.geometry
-    meta = torch.empty_strided(geometry.sizes, geometry.strides, dtype=region.dtype, device="meta")
-    made: torch.Tensor = FakeTensor(captured.fake_mode, meta, region.storage.device)
-    return made
+    return fake_like(given.root.region, stages.capture.fake_mode)
 
 
 def _name(backend: Any) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import purefx
-from purefx.functional.rewrite import BaseOutput, ResultOutput, RootInput, WrittenOutput
+from purefx.functional.signature import BaseOutput, ResultOutput, RootInput, WrittenOutput
 from purefx.functional.verify import check_functional
 from tests.functional.kinds import ramp
 

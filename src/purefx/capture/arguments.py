@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import enum
 import types
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from purefx._torch import is_functional_wrapper, is_functorch_wrapped, pytree
+from purefx._torch import FakeTensor, is_functional_wrapper, is_functorch_wrapped, pytree
 from purefx.errors import GradientsRefused, InvisibleAliasing, UnknownArgumentType, UnsupportedTensor
 
 PLAIN = (
@@ -25,6 +24,10 @@ PLAIN = (
     types.MethodType, torch.SymInt, torch.SymFloat, torch.SymBool,
 )  # fmt: skip
 """Types of arguments that a capture may be specialised on by value."""
+
+
+TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
+"""The classes of tensors whose memory is their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +39,12 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ModuleState:
-    """A parameter or buffer, found in a dict of the module that owns it."""
+class TableEntry:
+    """A tensor in a table of what owns it: a parameter or a buffer of a module, an attribute, an entry of a dict."""
 
-    table: dict[str, Any]
-    key: str
+    table: dict[Any, Any]
+    key: Any
     name: str
-    is_parameter: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +91,7 @@ class GradientOf:
     name: str
 
 
-Source = Leaf | ModuleState | Held | GradientOf
+Source = Leaf | TableEntry | Held | GradientOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +110,7 @@ class Flat:
 
 def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flat:
     """The leaves of ``args`` and ``kwargs``; raises UnknownArgumentType for one that cannot be compared."""
-    pairs, structure = pytree.tree_flatten_with_path((args, kwargs))
-    names = tuple(_spelled(path) for path, _ in pairs)
-    leaves = tuple(leaf for _, leaf in pairs)
+    names, leaves, structure = _named_leaves(args, kwargs)
     for name, leaf in zip(names, leaves, strict=True):
         _check_type(name, leaf)
     return Flat(leaves, names, structure)
@@ -131,75 +131,29 @@ def check_tensor(name: str, tensor: torch.Tensor) -> None:
             remedy="apply the transform inside: compile the transformed function, not the function under it",
         )
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        kind = "quantised" if tensor.is_quantized else "nested" if tensor.is_nested else f"of layout {tensor.layout}"
         raise UnsupportedTensor(
-            f"{name} is a tensor of layout {tensor.layout}, without strided memory",
+            f"{name} is a tensor that is {kind}, without plain strided memory",
             where=None,
             remedy="pass to_dense() of it, or its values and indices",
         )
+    if type(tensor) not in TENSOR_TYPES:
+        raise UnsupportedTensor(
+            f"{name} is of the tensor subclass {type(tensor).__module__}.{type(tensor).__qualname__}",
+            where=None,
+            remedy="pass the plain tensors that it holds, and make the subclass inside the function",
+        )
 
 
-def find_modules(function: Callable[..., Any], leaves: tuple[Any, ...]) -> list[tuple[str, torch.nn.Module]]:
-    """The modules that a call uses: the function itself or its owner, its closure, its globals, its arguments."""
-    found: dict[int, tuple[str, torch.nn.Module]] = {}
-
-    def meet(name: str, x: Any) -> None:
-        if isinstance(x, torch.nn.Module):
-            found.setdefault(id(x), (name, x))
-
-    meet("self", function)
-    meet("self", getattr(function, "__self__", None))
-    for binding in reached(function):
-        meet(binding.name, binding.read())
-        meet(binding.name, getattr(binding.read(), "__self__", None))
-    for i, leaf in enumerate(leaves):
-        meet(f"argument {i}", leaf)
-    return list(found.values())
-
-
-def reached(function: Callable[..., Any]) -> Iterator[Binding]:
-    """The variables that ``function`` reaches: closure cells, and the globals that its code names.
-
-    Functions of the user's that are reached this way are searched too.
-    """
-    waiting, seen = [getattr(function, "__func__", function)], {id(function)}
-    while waiting:
-        for binding in _reached_directly(waiting.pop()):
-            yield binding
-            x = binding.read()
-            inner = getattr(x, "__func__", x)
-            if isinstance(inner, types.FunctionType) and id(inner) not in seen and _is_users(inner):
-                seen.add(id(inner))
-                waiting.append(inner)
-
-
-def _is_users(function: types.FunctionType) -> bool:
-    return not (function.__module__ or "").startswith(("torch.", "transformers."))
-
-
-def _reached_directly(function: Any) -> Iterator[Binding]:
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-        yield Binding(name, cell)
-    for name in code.co_names:
-        if name in function.__globals__:
-            yield Binding(name, function.__globals__)
-
-
-def module_states(name: str, module: torch.nn.Module) -> Iterator[ModuleState]:
-    """The tensors of ``module`` and of the modules in it: parameters, buffers and plain attributes."""
-    for prefix, owner in module.named_modules(remove_duplicate=True):
-        path = ".".join(filter(None, (name, prefix)))
-        for table in state_tables(owner):
-            for key, value in table.items():
-                if isinstance(value, torch.Tensor):
-                    yield ModuleState(table, key, f"{path}.{key}", table is owner._parameters)
-
-
-def state_tables(owner: torch.nn.Module) -> tuple[dict[str, Any], ...]:
-    """The dicts in which a module keeps tensors."""
-    return owner._parameters, owner._buffers, owner.__dict__
+def _named_leaves(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[str, ...], tuple[Any, ...], pytree.TreeSpec]:
+    try:
+        pairs, structure = pytree.tree_flatten_with_path((args, kwargs))
+    except ValueError:  # a type that was registered without names for its parts
+        unnamed, structure = pytree.tree_flatten((args, kwargs))
+        return tuple(f"leaf {i}" for i in range(len(unnamed))), tuple(unnamed), structure
+    return tuple(_spelled(path) for path, _ in pairs), tuple(leaf for _, leaf in pairs), structure
 
 
 def _spelled(path: tuple[Any, ...]) -> str:

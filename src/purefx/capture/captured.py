@@ -58,10 +58,11 @@ Result = TensorResult | PlainResult
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rebinding:
-    """The program bound a module's attribute to another value: ``table[key] = result``; it was ``before``."""
+    """The program bound an attribute or an entry (``name``) anew: ``table[key] = result``; it was ``before``."""
 
-    table: dict[str, Any]
-    key: str
+    table: dict[Any, Any]
+    key: Any
+    name: str
     result: Result | None
     before: Any
 

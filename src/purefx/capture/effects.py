@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from purefx._torch import HigherOrderOperator, OpOverload
+from purefx.capture.frames import current_line
 from purefx.capture.recording import Effect, Operand, Resize, Storage, Tree
-from purefx.operators import ALWAYS_KEPT, HIDDEN_WRITES, argument, aten, facts
+from purefx.errors import UnsupportedOperator
+from purefx.operators import ALWAYS_KEPT, HIDDEN_WRITES, argument, aten, facts, takes_default_dtype
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -56,3 +58,25 @@ def matters_without_tensors(op: Any, result: Any) -> bool:
     if isinstance(result, SYMBOLS):
         return op is aten._local_scalar_dense.default
     return op in ALWAYS_KEPT or (facts(op).custom and facts(op).results == 0)
+
+
+def with_dtype(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """``kwargs`` with the default dtype written out, for an operator that makes a tensor of nothing.
+
+    Rule: the default dtype is that of the moment of the call, which may be another when the graph runs.
+    """
+    if not isinstance(op, OpOverload) or not takes_default_dtype(op) or kwargs.get("dtype") is not None:
+        return kwargs
+    if any(isinstance(x, torch.Tensor) for x in args):
+        return kwargs
+    return {**kwargs, "dtype": torch.get_default_dtype()}
+
+
+def check_generators(op: Any, kwargs: dict[str, Any]) -> None:
+    """Refuse random numbers from another generator than the default one: its state is no tensor of the graph."""
+    if isinstance(kwargs.get("generator"), torch.Generator):
+        raise UnsupportedOperator(
+            f"{op} draws from a generator of its own",
+            where=current_line(),
+            remedy="use the default generator, or draw the numbers outside and pass them",
+        )

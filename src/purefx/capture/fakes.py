@@ -25,8 +25,9 @@ from purefx._torch import (
     storage_key,
     without_modes,
 )
-from purefx.capture.recording import geometry_of
+from purefx.capture.recording import Region, geometry_of
 from purefx.layout import Geometry, Int, reify_dtype
+from purefx.operators import aten
 
 Ints = tuple[Int, ...]
 BOUNDLESS = 1 << 60
@@ -116,6 +117,14 @@ class FakeFactory:
         return Geometry(first.sizes, first.strides, geometry.offset)
 
 
+def fake_like(region: Region, mode: FakeTensorMode) -> torch.Tensor:
+    """A fake tensor with memory of its own that looks like ``region``; lazy bits aside."""
+    geometry = region.geometry
+    meta = torch.empty_strided(geometry.sizes, geometry.strides, dtype=region.dtype, device="meta")
+    made: torch.Tensor = FakeTensor(mode, meta, region.storage.device)
+    return made
+
+
 def _view(base: torch.Tensor, dtype: torch.dtype, geometry: Geometry) -> torch.Tensor:
     """A view of ``base`` with the given dtype and geometry."""
     sizes, strides, offset = geometry.sizes, geometry.strides, geometry.offset
@@ -139,5 +148,5 @@ def _flat(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _with_bits(fake: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """``fake`` lazily conjugated and negated as ``tensor`` is."""
     if tensor.is_conj() != fake.is_conj():
-        fake = torch.ops.aten._conj.default(fake)
-    return torch.ops.aten._neg_view.default(fake) if tensor.is_neg() else fake
+        fake = aten._conj.default(fake)
+    return aten._neg_view.default(fake) if tensor.is_neg() else fake

@@ -20,7 +20,15 @@ from purefx._torch import (
     pytree,
     without_modes,
 )
-from purefx.capture.effects import Change, Outcome, count_list_writes, matters_without_tensors, written_arguments
+from purefx.capture.effects import (
+    Change,
+    Outcome,
+    check_generators,
+    count_list_writes,
+    matters_without_tensors,
+    with_dtype,
+    written_arguments,
+)
 from purefx.capture.frames import current_line
 from purefx.capture.recording import (
     Call,
@@ -85,6 +93,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             return self._lift_fresh(func, args)
         if func is aten._efficientzerotensor.default:  # its lazy zeros break on fake tensors; plain ones read the same
             func = aten.zeros.default
+        kwargs = with_dtype(func, args, kwargs)
+        check_generators(func, kwargs)
         given: Passed = (map_tree(self._as_fake, args), map_tree(self._as_fake, kwargs))
         recorded: Passed = (map_tree(self._operand, given[0]), map_tree(self._operand, given[1]))
         if func is aten._local_scalar_dense.default:

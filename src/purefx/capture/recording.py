@@ -145,6 +145,12 @@ class Call:
         assert isinstance(self.op, OpOverload), f"{self.op} has no schema"
         return self.op
 
+    @property
+    def runnable(self) -> OpOverload | HigherOrderOperator:
+        """The operator of a call that a graph can have in it."""
+        assert not isinstance(self.op, DataAccess), f"{self.op} runs in no graph"
+        return self.op
+
     def __str__(self) -> str:
         outputs = ", ".join(f"{o.variable!r}: {o.region}" for o in self.outputs)
         operands = ", ".join(repr(o.variable) for o in self.operands)

@@ -18,7 +18,7 @@ import torch
 from purefx._torch import OpOverload, without_modes
 from purefx.capture.recording import Constant, Operand, Region, Storage, Tree, map_tree
 from purefx.layout import holds
-from purefx.operators import facts
+from purefx.operators import aten, facts
 
 LARGEST = 1 << 28
 """Memory blocks above this size, in bytes, are not rehearsed."""
@@ -94,4 +94,4 @@ def _zeros(x: Any, memories: dict[Storage, torch.UntypedStorage]) -> Any:
     geometry = region.geometry
     empty = torch.empty(0, dtype=region.dtype, device=region.storage.device)
     made = empty.set_(memories[region.storage], geometry.offset, geometry.sizes, geometry.strides)
-    return torch.ops.aten._conj.default(made) if region.conj else made
+    return aten._conj.default(made) if region.conj else made

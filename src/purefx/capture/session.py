@@ -15,7 +15,6 @@ import torch
 
 from purefx._torch import (
     FakeTensor,
-    autocast_state,
     count_writes_together,
     pytree,
     set_version,
@@ -29,17 +28,17 @@ from purefx.capture.arguments import (
     Leaf,
     Source,
     check_tensor,
-    find_modules,
     flatten,
-    state_tables,
 )
 from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Result, TensorResult
 from purefx.capture.fakes import FakeFactory
 from purefx.capture.recorder import KnownNumber, Recorder
 from purefx.capture.recording import Operand, Recording
-from purefx.capture.stand_ins import check_arguments, fake_modules, fake_variables
+from purefx.capture.owners import Owner, find_owners
+from purefx.capture.stand_ins import Tables, check_arguments, fake_owners, fake_variables
 from purefx.capture.translation import refusals
-from purefx.errors import AutocastChanged, EscapedState, UnknownOutputType
+from purefx.capture.global_state import unchanged_globals
+from purefx.errors import EscapedState, UnknownOutputType
 
 
 def nothing_known(recording: Recording, operand: Operand) -> None:
@@ -68,7 +67,7 @@ class _Session:
     def __init__(self, function: Callable[..., Any], flat: Flat, known: KnownNumber, *, dynamic: bool) -> None:
         self._function = function
         self._flat = flat
-        self._modules = find_modules(function, flat.leaves)
+        self._owners = find_owners(function, flat.leaves)
         tensors = [x for x in flat.leaves if isinstance(x, torch.Tensor)]
         self._fakes = FakeFactory(tensors, dynamic=dynamic)
         self._recorder = Recorder(self._lift, known)
@@ -78,27 +77,23 @@ class _Session:
 
     def run(self) -> Capture:
         grad_before, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        with without_modes():
+        with without_modes(), unchanged_globals() as grad_after:
             args, kwargs = self._fake_arguments()
             given = pytree.tree_leaves((args, kwargs))
-            with (
-                fake_variables(self._function, self._make),
-                fake_modules(self._modules, self._make) as swapped,
-            ):
+            with fake_variables(self._function, self._make), fake_owners(self._owners, self._make) as swapped:
                 for known in self._inputs.values():
                     known.writes = -_version(known.fake)
                 outputs = self._call(args, kwargs)
                 self._recorder.settle_detach()
                 check_arguments(given, (args, kwargs))
                 rebindings = tuple(self._rebindings(swapped))
-            grad_after = torch.is_grad_enabled()
-            torch.set_grad_enabled(grad_before)
             leaves, structure = pytree.tree_flatten(outputs)
             results = tuple(self._result(x, f"output {i}") for i, x in enumerate(leaves))
             self._read_inputs()
+        modules = tuple((o.name, o.value) for o in self._owners if isinstance(o.value, torch.nn.Module))
         return Capture(
-            self._function, self._recorder.recording, self._flat, tuple(self._inputs.values()), tuple(self._modules),
-            results, structure, rebindings, grad_before, grad_after, inference, self._fakes.mode, self._fakes.dynamic,
+            self._function, self._recorder.recording, self._flat, tuple(self._inputs.values()), modules, results,
+            structure, rebindings, grad_before, grad_after[0], inference, self._fakes.mode, self._fakes.dynamic,
         )  # fmt: skip
 
     def _fake_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -139,19 +134,11 @@ class _Session:
         return known.fake
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        autocast = autocast_state()
         try:
             with refusals(), self._fakes.mode, self._recorder:
-                outputs = self._function(*args, **kwargs)
+                return self._function(*args, **kwargs)
         finally:
             self._put_back()
-        if autocast_state() != autocast:
-            raise AutocastChanged(
-                "the program leaves autocast in another state than it found it in",
-                where=None,
-                remedy="use autocast as a context manager that ends inside the function",
-            )
-        return outputs
 
     def _put_back(self) -> None:
         """Undo what the run did to real tensors that it reached by itself; refuse what is more than a count."""
@@ -168,6 +155,10 @@ class _Session:
                 )
 
     def _result(self, x: Any, name: str) -> Result:
+        if isinstance(x, torch.nn.Parameter) and id(x) not in {id(k.fake) for k in self._inputs.values()}:
+            raise UnknownOutputType(
+                f"{name} is a parameter that the program made", where=None, remedy="return the tensor itself"
+            )
         if isinstance(x, torch.Tensor):
             known = self._inputs.get(id(x))
             fake = x if known is None else known.fake
@@ -190,16 +181,17 @@ class _Session:
             return None
         return fake._version
 
-    def _rebindings(self, saved: list[tuple[torch.nn.Module, list[dict[str, Any]]]]) -> Iterator[Rebinding]:
+    def _rebindings(self, saved: Tables) -> Iterator[Rebinding]:
         fakes = {id(i.fake): i.tensor for i in self._inputs.values()}
         for owner, tables in saved:
-            for table, old in zip(state_tables(owner), tables, strict=True):
-                for key, value in table.items():
-                    if fakes.get(id(value), value) is not old.get(key, _ABSENT) and _is_state(table, owner, value):
-                        result = self._result(value, f"{type(owner).__name__}.{key}")
-                        yield Rebinding(table, key, result, old.get(key))
+            for table, old in zip(owner.tables, tables, strict=True):
+                present = {key: table.get(key, value) for key, value in table.items()}
+                for key, value in present.items():
+                    if fakes.get(id(value), value) is not old.get(key, _ABSENT) and _is_state(owner, value):
+                        result = self._result(value, owner.spelled(key))
+                        yield Rebinding(table, key, owner.spelled(key), result, old.get(key))
                 for key in [key for key in old if key not in table]:
-                    yield Rebinding(table, key, None, old[key])
+                    yield Rebinding(table, key, owner.spelled(key), None, old[key])
 
     def _read_inputs(self) -> None:
         for known in self._inputs.values():
@@ -211,13 +203,13 @@ class _Session:
 _ABSENT = object()
 
 
-def _is_state(table: dict[str, Any], owner: torch.nn.Module, value: Any) -> bool:
-    """Whether a changed entry of ``table`` is one that the runtime can set again at each call."""
+def _is_state(owner: Owner, value: Any) -> bool:
+    """Whether a changed entry of a table of ``owner`` is one that the runtime can set again at each call."""
     if isinstance(value, torch.Tensor | bool | int | float | str | None):
         return True
     if any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(value)):
         raise EscapedState(
-            f"a container with tensors was bound to an attribute of {type(owner).__name__}",
+            f"a container with tensors was bound in {owner.name}",
             where=None,
             remedy="return it, or keep each tensor in an attribute of its own",
         )

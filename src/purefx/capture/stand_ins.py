@@ -1,32 +1,32 @@
 """Fakes in the place of what a program reaches by itself, for the time of one run.
 
-Tensors in closure cells, globals and modules are replaced by fakes and put back afterwards, whatever happened.
-What the program then binds to them tells what it would have done in eager.
+Tensors in closure cells, globals and owners (modules, objects, containers) are replaced by fakes and put back
+afterwards, whatever happened.  What the program then binds to them tells what it would have done in eager.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from purefx._torch import FakeTensor, pytree
-from purefx.capture.arguments import Binding, Held, ModuleState, Source, module_states, reached, state_tables
+from purefx.capture.arguments import Held, Source
+from purefx.capture.owners import ListTable, Owner, reached
 from purefx.errors import EscapedState
 
 MakeFake = Callable[[torch.Tensor, Source], torch.Tensor]
-Tables = list[tuple[torch.nn.Module, list[dict[str, Any]]]]
+Tables = list[tuple[Owner, list[dict[Any, Any]]]]
 
 
 @contextmanager
 def fake_variables(function: Callable[..., Any], make: MakeFake) -> Iterator[None]:
     """Fakes for the tensors in closure cells and globals; refuses a program that binds one to another value."""
-    bindings = list(reached(function))
+    bindings = {(b.name, id(b.place)): b for b in reached(function)}.values()
     saved = [(b, b.read()) for b in bindings if isinstance(b.read(), torch.Tensor)]
     fakes = [(b, make(x, Held(x, b, b.name))) for b, x in saved if not isinstance(x, FakeTensor)]
-    containers = [(b, x, _copied(x)) for b in bindings for x in [b.read()] if type(x) in (list, dict, set)]
     try:
         for binding, fake in fakes:
             binding.bind(fake)
@@ -38,32 +38,35 @@ def fake_variables(function: Callable[..., Any], make: MakeFake) -> Iterator[Non
                     where=None,
                     remedy=f"return the new value, or write it into {binding.name} with copy_",
                 )
-        for binding, x, before in containers:
-            _check_container(binding, x, before)
     finally:
         for binding, tensor in saved:
             binding.bind(tensor)
-        for _, x, before in containers:
-            if _holds_fakes(x):
-                x.clear()
-                x.extend(before) if isinstance(x, list) else x.update(before)
 
 
 @contextmanager
-def fake_modules(modules: list[tuple[str, torch.nn.Module]], make: MakeFake) -> Iterator[Tables]:
-    """Fakes for the parameters, buffers and tensor attributes of ``modules``; yields the tables as they were."""
-    owners = dict.fromkeys(owner for _, module in modules for owner in module.modules())
-    saved = [(owner, [dict(table) for table in state_tables(owner)]) for owner in owners]
+def fake_owners(owners: Sequence[Owner], make: MakeFake) -> Iterator[Tables]:
+    """Fakes for the tensors of ``owners``; yields the tables as they were, which they are again afterwards."""
+    saved = [(owner, [dict(table) for table in owner.tables]) for owner in owners]
+    lists = [(owner.value, list(owner.value)) for owner in owners if isinstance(owner.value, list)]
     try:
-        for name, module in modules:
-            for state in list(module_states(name, module)):
-                _replace(state, make)
+        for owner in owners:
+            for entry in list(owner.entries()):
+                if not isinstance(entry.table[entry.key], FakeTensor):
+                    entry.table[entry.key] = make(entry.table[entry.key], entry)
+        lengths = [len(elements) for elements, _ in lists]
         yield saved
+        if lengths != [len(elements) for elements, _ in lists]:
+            raise EscapedState(
+                "the program changes the length of a list that outlives the call",
+                where=None,
+                remedy="return the tensor, or keep it in a dict",
+            )
     finally:
+        for elements, before in lists:
+            elements[:] = before
         for owner, tables in saved:
-            for table, old in zip(state_tables(owner), tables, strict=True):
-                table.clear()
-                table.update(old)
+            for table, old in zip(owner.tables, tables, strict=True):
+                _restore(table, old)
 
 
 def check_arguments(before: list[Any], after: Any) -> None:
@@ -77,25 +80,7 @@ def check_arguments(before: list[Any], after: Any) -> None:
         )
 
 
-def _replace(state: ModuleState, make: MakeFake) -> None:
-    tensor = state.table[state.key]
-    if not isinstance(tensor, FakeTensor):
-        state.table[state.key] = make(tensor, state)
-
-
-def _copied(container: Any) -> Any:
-    return container.copy()
-
-
-def _holds_fakes(x: Any) -> bool:
-    leaves = x if isinstance(x, set) else pytree.tree_leaves(x)
-    return any(isinstance(leaf, FakeTensor) for leaf in leaves)
-
-
-def _check_container(binding: Binding, x: Any, before: Any) -> None:
-    if _holds_fakes(x) and not _holds_fakes(before):
-        raise EscapedState(
-            f"the program puts a tensor into {binding.name}, which outlives the call",
-            where=None,
-            remedy="return the tensor",
-        )
+def _restore(table: dict[Any, Any], old: dict[Any, Any]) -> None:
+    if not isinstance(table, ListTable):
+        table.clear()
+    table.update(old)

@@ -24,8 +24,8 @@ from purefx._torch import (
 )
 from purefx.capture.recording import Region, map_tree
 from purefx.layout import Chain, Geometry, Permute, Step, holds
+from purefx.operators import aten
 
-aten = torch.ops.aten
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -129,7 +129,7 @@ class Builder:
 
     def view(self, value: Value, step: Step) -> Value:
         """The view ``step`` of ``value``."""
-        node = self.call(resolve_op(step.op), (value.node, *map(_as_list, step.arguments)))
+        node = self.call(resolve_op(step.op), (value.node, *map(as_list, step.arguments)))
         dtype = getattr(step, "dtype", value.dtype)
         return self.value(node, step.apply(value.geometry), dtype, (value.conj, value.neg), value.origin)
 
@@ -158,6 +158,15 @@ class Builder:
             first, second = (aten.neg, aten._neg_view) if neg else (aten._neg_view, aten.neg)
             node = self.call(second.default, (self.call(first.default, (value.node,)),))
             value = self.value(node, dense(value.geometry), value.dtype, (value.conj, neg), node)
+        return value
+
+    def reread(self, value: Value, *, conj: bool, neg: bool) -> Value:
+        """A view of the same memory, read with these lazy bits: other numbers, where the bits are others."""
+        for op, flipped in ((aten._conj, value.conj != conj), (aten._neg_view, value.neg != neg)):
+            if flipped:
+                bits = (value.conj, neg) if op is aten._neg_view else (conj, value.neg)
+                node = self.call(op.default, (value,))
+                value = self.value(node, value.geometry, value.dtype, bits, value.origin)
         return value
 
     def cast(self, value: Value, dtype: torch.dtype, device: torch.device | None = None) -> Value:
@@ -195,6 +204,10 @@ class Builder:
         """``value`` in memory of its own."""
         node = self.call(aten.clone.default, (value.node,))
         return self.value(node, dense(value.geometry), value.dtype, (False, False), node)
+
+    def made_like(self, value: Value, node: fx.Node, geometry: Geometry) -> Value:
+        """The value of ``node``, in memory of its own, with the dtype and lazy bits of ``value``."""
+        return self.value(node, geometry, value.dtype, (value.conj, value.neg), node)
 
     def value(
         self, node: fx.Node, geometry: Geometry, dtype: torch.dtype, bits: tuple[bool, bool], origin: fx.Node
@@ -265,5 +278,6 @@ def run_on_meta(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> 
     return found
 
 
-def _as_list(x: Any) -> Any:
+def as_list(x: Any) -> Any:
+    """A tuple as the list that the schemas of view operators ask for."""
     return list(x) if isinstance(x, tuple) else x

@@ -7,7 +7,7 @@ from typing import Any
 from torch import fx
 
 from purefx._torch import OpOverload
-from purefx.functional.in_place import OnCopies
+from purefx.functional.on_copies import OnCopies
 from purefx.operators import ALWAYS_KEPT, facts
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from purefx._torch import OpOverload, ShapeEnv, without_modes
 from purefx.analysis.replay import Fresh, Replay
 from purefx.capture.recording import Call, Constant, Operand, Recording, Storage
-from purefx.functional.rewrite import functional_graph, module_of
+from purefx.functional.rewrite import functional_graph
+from purefx.functional.signature import module_of
 from purefx.operators import facts
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from purefx.capture.recording import Call, Operand, Recording, Region, Storage, Tree, map_tree
 from purefx.functional.builder import Builder, Value
-from purefx.functional.contents import Content, Merge, Reader
+from purefx.functional.contents import Content, Merge
 from purefx.functional.patches import Patches, Written
+from purefx.functional.reader import Reader
 from purefx.functional.regions import disjoint, includes, once
 from purefx.layout import Geometry, Join, Part, Rest, Slice, assemble, box_of, has_internal_overlap
 from purefx.operators import aten
@@ -71,8 +72,7 @@ class Memory:
             return value
         content = self.content(region)
         if region != content.region:
-            self._reader.settled(content)
-            self._reader.strided_exactly(content)
+            self._reader.settled_exactly(content)
             value = self._reader.read(content, region)
         if not value.geometry.same_layout(region.geometry):
             value = self._builder.strided_as(value, region.geometry, region.storage.device)
@@ -177,11 +177,12 @@ class Memory:
     def _hull(self, a: Region, b: Region) -> Region:
         """A region that includes ``a`` and ``b``, which overlap: a box of their content, or all of it."""
         whole = self.content(a).region
-        boxes = [box_of(whole.geometry, r.geometry) for r in (a, b) if r.dtype == whole.dtype]
-        if len(boxes) < 2 or None in boxes or not whole.geometry.is_static:
+        found = [box_of(whole.geometry, r.geometry) for r in (a, b) if r.dtype == whole.dtype]
+        boxes = [box for box in found if box is not None]
+        if len(boxes) < 2 or not whole.geometry.is_static:
             return whole.physical
         geometry = whole.geometry
-        for dim, (first, second) in enumerate(zip(*boxes, strict=True)):  # type: ignore[arg-type]
+        for dim, (first, second) in enumerate(zip(*boxes, strict=True)):
             geometry = Slice(dim, min(first[0], second[0]), max(first[1], second[1])).apply(geometry)
         return whole.at(geometry).physical
 

@@ -19,12 +19,13 @@ from typing import Any
 from torch import fx
 
 from purefx._torch import resolve_op
+from purefx.functional.builder import as_list
 from purefx.functional.contents import Merge
 from purefx.functional.dead import without_dead_nodes
 from purefx.functional.regions import chain_between
-from purefx.functional.rewrite import Functional, GraphInput, RootInput, WrittenOutput
 from purefx.functional.roots import Root
-from purefx.functional.verify import origins_of
+from purefx.functional.signature import Functional, GraphInput, GraphOutput, RootInput, WrittenOutput
+from purefx.functional.verify import origins_of, returned
 from purefx.functional.writes import InPlace
 from purefx.layout import Chain
 from purefx.operators import aten
@@ -71,9 +72,8 @@ class _Reinplacer:
         if isinstance(given, RootInput) and _is_plain(given.root):
             self._newest[given.root], self._memory[given.root] = node, self._image[node]
 
-    def _outputs(self) -> list[tuple[Any, Any]]:
-        nodes = self._old.graph.output_node().args[0]
-        return list(zip(self._old.outputs, nodes, strict=True))  # type: ignore[arg-type]
+    def _outputs(self) -> list[tuple[GraphOutput, Any]]:
+        return list(zip(self._old.outputs, returned(self._old.graph), strict=True))
 
     def _wrote_in_place(self, node: fx.Node) -> bool:
         """Do the write that made ``node`` in place, if it is one and may be."""
@@ -123,8 +123,7 @@ class _Reinplacer:
 
     def _views(self, node: fx.Node, chain: Chain) -> fx.Node:
         for step in chain:
-            arguments = (list(a) if isinstance(a, tuple) else a for a in step.arguments)
-            node = self._graph.call_function(resolve_op(step.op), (node, *arguments))
+            node = self._graph.call_function(resolve_op(step.op), (node, *map(as_list, step.arguments)))
         return node
 
 

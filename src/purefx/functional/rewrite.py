@@ -11,105 +11,38 @@ program returns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
 
-from purefx._torch import HigherOrderOperator, ShapeEnv, pytree
+from purefx._torch import HigherOrderOperator, ShapeEnv
 from purefx.analysis.replay import Fresh, Plain, Replay
-from purefx.capture.captured import Capture, Input, TensorResult
-from purefx.capture.recording import Call, Constant, Effect, Operand, Recording, Region, Variable, restrided
-from purefx.capture.session import capture
-from purefx.errors import UnsupportedOperator
-from purefx.functional.bodies import example, with_bodies
+from purefx.capture.captured import Capture, Input
+from purefx.capture.recording import Call, Constant, Effect, Recording, restrided
+from purefx.functional.bodies import with_bodies
 from purefx.functional.builder import Builder, Value
 from purefx.functional.contents import Content, Merge
 from purefx.functional.dead import without_dead_nodes
 from purefx.functional.memory import Memory
 from purefx.functional.regions import chain_between, once
 from purefx.functional.roots import Root, infer_roots
+from purefx.functional.signature import (
+    BaseOutput,
+    Functional,
+    GraphInput,
+    GraphOutput,
+    NumberOutput,
+    ResultOutput,
+    RootInput,
+    SymbolInput,
+    WrittenOutput,
+)
 from purefx.functional.verify import check_functional
 from purefx.functional.writes import InPlace, Writer
 from purefx.operators import aten
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RootInput:
-    """A graph input: the memory of a root as it was before the call."""
-
-    name: str
-    root: Root
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SymbolInput:
-    """A graph input: a size symbol, whose value the prologue reads off the arguments."""
-
-    name: str
-    symbol: Any
-
-
-GraphInput = RootInput | SymbolInput
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WrittenOutput:
-    """A graph output: what ``region`` of ``root`` holds after the call.
-
-    ``whole`` is the node of all of the root, if the region has not been written since that was computed.
-    """
-
-    root: Root
-    region: Region
-    whole: fx.Node | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ResultOutput:
-    """A graph output: a result whose memory nobody else can reach.
-
-    ``is_view`` tells that the graph returns a view of a tensor that nobody else has.
-    """
-
-    variable: Variable
-    region: Region
-    is_view: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BaseOutput:
-    """A graph output: memory made inside that several results show; ``is_view`` as in `ResultOutput`."""
-
-    variable: Variable
-    region: Region
-    is_view: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NumberOutput:
-    """A graph output: a number that the program read out of a tensor."""
-
-    symbol: Any
-
-
-GraphOutput = WrittenOutput | ResultOutput | BaseOutput | NumberOutput
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Functional:
-    """A functional graph with its signature; position i of ``inputs`` is placeholder i, likewise ``outputs``."""
-
-    graph: fx.Graph
-    constants: dict[str, torch.Tensor | fx.GraphModule]
-    inputs: tuple[GraphInput, ...]
-    outputs: tuple[GraphOutput, ...]
-    values: dict[fx.Node, Value]
-    lines: dict[fx.Node, str]
-    merges: tuple[tuple[Root, Merge], ...] = ()
-    in_place: tuple[tuple[Root, InPlace], ...] = ()
 
 
 def functionalize(capture: Capture, replay: Replay) -> Functional:
@@ -122,35 +55,20 @@ def functional_graph(recording: Recording, inputs: Sequence[Input], replay: Repl
     return _Rewriter(recording, inputs, replay, env).run()
 
 
-def module_of(functional: Functional) -> fx.GraphModule:
-    """The graph of ``functional`` as a module that can run."""
-    return fx.GraphModule(dict(functional.constants), functional.graph, class_name="functional")
+def _rewrite_body(body: Capture, replay: Replay) -> Functional:
+    """The functional graph of the body of a control-flow operator: it takes all of its operands, read or not."""
+    return _Rewriter(body.recording, body.inputs, replay, body.env).run(keep=True)
 
 
-def functional_body(function: Any, operands: Sequence[Operand], env: ShapeEnv) -> fx.GraphModule:
-    """The functional graph of the body of a control-flow operator, as a module that takes ``operands``.
-
-    Raises UnsupportedOperator if the body writes to its operands, or uses tensors that are none.
-    """
-    captured = capture(function, tuple(example(o.region, env) for o in operands), {})
-    results = tuple(
-        Fresh(r.variable, r.region) if isinstance(r, TensorResult) else Plain(r.value) for r in captured.results
-    )
-    body = _Rewriter(captured.recording, captured.inputs, Replay(results, (), (), ()), captured.env).run(keep=True)
-    if len(captured.inputs) > len(operands) or any(isinstance(o, WrittenOutput) for o in body.outputs):
-        raise UnsupportedOperator(
-            f"{getattr(function, '__name__', function)}, the body of a control-flow operator, writes to an operand or"
-            " uses a tensor that is none",
-            where=None,
-            remedy="pass every tensor that it uses as an operand, and return new values",
-        )
-    nodes = {o.variable: node for o, node in zip(body.outputs, body.graph.output_node().args[0], strict=True)}
-    outputs = [nodes[h.variable] if isinstance(h, Fresh) else h.value for h in results]
-    body.graph.output_node().args = (pytree.tree_unflatten(outputs, captured.structure),)
-    return module_of(body)
+W = TypeVar("W", Merge, InPlace)
 
 
 class _Rewriter:
+    """Goes through a recording once.
+
+    ``_owned`` are the nodes whose memory the caller has, or gets: an output must not be a view of it.
+    """
+
     def __init__(self, recording: Recording, inputs: Sequence[Input], replay: Replay, env: ShapeEnv) -> None:
         self._recording = recording
         self._inputs = inputs
@@ -172,9 +90,15 @@ class _Rewriter:
         inputs = without_dead_nodes(self._builder.graph, inputs, keep=keep)
         check_functional(self._builder.graph)
         return Functional(
-            self._builder.graph, self._builder.constants, tuple(inputs), tuple(o for o, _ in outputs),
-            self._builder.values, self._builder.lines, self._of_roots(self._memory.merges), self._of_roots(self._writer.in_place),
-        )  # fmt: skip
+            graph=self._builder.graph,
+            constants=self._builder.constants,
+            inputs=tuple(inputs),
+            outputs=tuple(o for o, _ in outputs),
+            values=self._builder.values,
+            lines=self._builder.lines,
+            merges=self._of_roots(self._memory.merges),
+            in_place=self._of_roots(self._writer.in_place),
+        )
 
     def _begin(self) -> list[GraphInput]:
         inputs: list[GraphInput] = []
@@ -193,7 +117,7 @@ class _Rewriter:
             inputs.append(RootInput(name, root))
         return inputs
 
-    def _of_roots(self, writes: Any) -> Any:
+    def _of_roots(self, writes: Iterable[W]) -> tuple[tuple[Root, W], ...]:
         """Those of ``writes`` that are to the caller's memory, each with its root."""
         roots = {content: root for root, content in self._roots}
         return tuple((roots[write.content], write) for write in writes if write.content in roots)
@@ -211,7 +135,7 @@ class _Rewriter:
         for storage, before, after in call.resized:
             self._memory.grow(storage, before, after)
         if isinstance(call.op, HigherOrderOperator):
-            self._pure(with_bodies(call, self._builder, functional_body))
+            self._pure(with_bodies(call, self._builder, _rewrite_body))
         elif call.effect is Effect.WRITE:
             self._writer.write(call)
         elif call.effect is Effect.NONE or call.fresh:
@@ -229,7 +153,7 @@ class _Rewriter:
         if call.op is aten.as_strided_scatter.default:
             call = _scatter_from_start(call)
         args, kwargs = self._memory.read_tree(call.args), self._memory.read_tree(call.kwargs)
-        node = self._builder.call(call.op, args, kwargs)
+        node = self._builder.call(call.runnable, args, kwargs)
         if isinstance(call.results, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             self._builder.symbols[call.results.node.expr] = node
             return
@@ -270,10 +194,9 @@ class _Rewriter:
     def _own(self, value: Value, *, keep_strides: bool = True) -> fx.Node:
         """The node of ``value``, or of a copy where an output or the caller already has its memory."""
         if value.origin in self._owned or value.origin.op == "get_attr":
-            region_geometry = value.geometry
             copied = self._builder.copy(value)
-            if keep_strides and not copied.geometry.same_layout(region_geometry):
-                copied = self._builder.strided_as(value, region_geometry, torch.device("cpu"))
+            if keep_strides and not copied.geometry.same_layout(value.geometry):
+                copied = self._builder.strided_as(value, value.geometry, torch.device("cpu"))
             value = copied
         self._owned.add(value.origin)
         return value.node

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 from torch import fx
 
@@ -36,13 +37,19 @@ def _check_writes(graph: fx.Graph) -> None:
 def _check_outputs(graph: fx.Graph) -> None:
     origins = origins_of(graph)
     taken = {n: f"input {n.name}" for n in graph.nodes if n.op in ("placeholder", "get_attr")}
-    output = next(iter(reversed(graph.nodes)))
-    for i, node in enumerate(output.args[0]):  # type: ignore[arg-type, union-attr]
+    for i, node in enumerate(returned(graph)):
         if not isinstance(node, fx.Node) or _is_number(node):
             continue
         if origins[node] in taken:
             raise ImpureGraph(f"output {i} ({node.name}) shares memory with {taken[origins[node]]}")
         taken[origins[node]] = f"output {i}"
+
+
+def returned(graph: fx.Graph) -> tuple[Any, ...]:
+    """What ``graph`` returns: nodes and plain values."""
+    values = graph.output_node().args[0]
+    assert isinstance(values, tuple), "a functional graph returns a tuple"
+    return values
 
 
 def origins_of(graph: fx.Graph) -> dict[fx.Node, fx.Node]:

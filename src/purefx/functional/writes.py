@@ -8,7 +8,7 @@ otherwise             the operator itself, on copies
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -18,11 +18,12 @@ from torch import fx
 from purefx.capture.recording import Call, Operand, Region, map_tree, operands_of
 from purefx.functional.builder import Builder, Value, run_on_meta
 from purefx.functional.contents import Content
-from purefx.functional.in_place import OnCopies, Slot
 from purefx.functional.memory import Memory
+from purefx.functional.on_copies import OnCopies
 from purefx.functional.regions import disjoint
+from purefx.functional.slots import CutFromBases, EachCopied
 from purefx.layout import Expand, Geometry, has_internal_overlap
-from purefx.operators import OVERWRITES, argument, aten, facts, functional_twin, missing_defaults, positions
+from purefx.operators import OVERWRITES, Twin, argument, aten, facts, functional_twin, missing_defaults, positions
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -51,22 +52,25 @@ class Writer:
 
     def write(self, call: Call) -> None:
         """Do the writes of ``call``, and make its new results known."""
-        if call.op in OVERWRITES and not self._is_tangled(call):
+        tangled = _is_tangled(call)
+        if call.op in OVERWRITES and not tangled:
             self._overwrite(call)
-        elif len(call.written) > 1 and self._is_list_write(call) and self._is_tangled(call):
+        elif tangled and len(call.written) > 1 and _is_list_write(call):
             for single in _one_by_one(call):
                 self.write(single)
-        elif self._is_tangled(call):
+        elif tangled:
             self._on_bases(call)
-        elif self._twin_repeats_numbers(call):
-            self._by_twin(call)
         else:
-            self._on_copies(call)
+            twin = _faithful_twin(call)
+            if twin is None:
+                self._on_copies(call)
+            else:
+                self._by_twin(call, twin)
 
     def _overwrite(self, call: Call) -> None:
         """A write that depends only on its source."""
-        region = call.written[0].region
-        source = None if call.op is aten.zero_.default else argument(call.op, call.args, call.kwargs, _SOURCE[call.op])
+        region, name = call.written[0].region, OVERWRITES[call.overload]
+        source = 0 if name is None else argument(call.overload, call.args, call.kwargs, name)
         if isinstance(source, Operand):
             value = self._memory.read(source.region)
             if source.region.storage.device != region.storage.device:
@@ -74,8 +78,7 @@ class Writer:
             value = self._as_region(value, region)
         else:
             options = {"dtype": region.dtype, "device": region.storage.device, "pin_memory": False}
-            sizes = list(region.geometry.sizes)
-            node = self._builder.call(aten.full.default, (sizes, 0 if source is None else source), options)
+            node = self._builder.call(aten.full.default, (list(region.geometry.sizes), source), options)
             value = self._fresh(node, Geometry.contiguous(region.geometry.sizes), region.dtype)
         self._memory.write(region, value)
 
@@ -87,172 +90,119 @@ class Writer:
             value = self._builder.view(value, Expand(region.geometry.sizes))
         return self._builder.with_bits(value, conj=region.conj, neg=region.neg)
 
-    def _is_list_write(self, call: Call) -> bool:
-        """Whether ``call`` writes a list element by element, in order (``_foreach_add_``)."""
-        known = facts(call.op)  # type: ignore[arg-type]
-        return not known.custom and not call.outputs and isinstance(call.args[0], list) and known.written[0] == "self"
-
-    def _is_tangled(self, call: Call) -> bool:
-        """Whether what ``call`` writes overlaps itself, another write, or a different view that it reads."""
-        written = [o.region for o in call.written]
-        if any(has_internal_overlap(r.geometry) for r in written):
-            return True
-        if any(not disjoint(a, b) for a, b in combinations(written, 2)):
-            return True
-        others = [o.region for o in call.operands if o.region not in written]
-        return any(not disjoint(a, b) for a in written for b in others)
-
-    def _twin_repeats_numbers(self, call: Call) -> bool:
-        """Whether the functional twin gives what the write would give.
-
-        Random numbers are drawn in the order of memory: the twin draws the same only where that is row-major.
-        """
-        if functional_twin(call.op) is None:  # type: ignore[arg-type]
-            return False
-        random = facts(call.op).random  # type: ignore[arg-type]
-        return not random or all(o.region.geometry.is_contiguous for o in call.written)
-
-    def _by_twin(self, call: Call) -> None:
-        twin = functional_twin(call.op)  # type: ignore[arg-type]
-        assert twin is not None
-        args, kwargs = self._values(call, without=facts(call.op).written if facts(call.op).out else ())  # type: ignore[arg-type]
-        args = (*args, *missing_defaults(call.op, twin.op, args, kwargs))
+    def _by_twin(self, call: Call, twin: Twin) -> None:
+        known = facts(call.overload)
+        args, kwargs = self._values(call, without=known.written if known.out else ())
+        args = (*args, *missing_defaults(call.overload, twin.op, args, kwargs))
         node = self._builder.call(twin.op, args, kwargs)
-        shapes = iter(run_on_meta(twin.op, args, kwargs))
-        lists = isinstance(argument(call.op, call.args, call.kwargs, facts(call.op).written[0]), list)  # type: ignore[arg-type]
-        several = twin.kept + len(call.written) > 1 or lists
-        made = []
-        for i, (geometry, dtype) in enumerate(shapes):
-            item = self._builder.item(node, i) if several else node
-            made.append(self._fresh(item, geometry, dtype))
+        several = twin.kept + len(call.written) > 1 or _writes_list(call)
+        made = [
+            self._fresh(self._builder.item(node, i) if several else node, geometry, dtype)
+            for i, (geometry, dtype) in enumerate(run_on_meta(twin.op, args, kwargs))
+        ]
         self._memory.define(call, made[: twin.kept])
         for operand, value in zip(call.written, made[twin.kept :], strict=True):
             stored = self._as_region(value, operand.region)
-            if not several and not facts(call.op).out:  # type: ignore[arg-type]
-                self._in_place.append(
-                    InPlace(self._memory.content(operand.region), call.op, node.args, node.kwargs, stored.node)
-                )
+            if not several and not known.out:
+                content = self._memory.content(operand.region)
+                self._in_place.append(InPlace(content, call.op, node.args, node.kwargs, stored.node))
             self._memory.write(operand.region, stored)
 
     def _values(self, call: Call, without: tuple[str, ...] = ()) -> tuple[Any, Any]:
-        places = {positions(call.op)[name] for name in without}  # type: ignore[arg-type]
+        """The present values of the arguments, less those named in ``without``."""
+        places = {positions(call.overload)[name] for name in without}
         args = tuple(x for i, x in enumerate(call.args) if i not in places)
         kwargs = {name: x for name, x in call.kwargs.items() if name not in without}
-        read = self._memory.read_tree
-        return read(args), read(kwargs)
+        return self._memory.read_tree(args), self._memory.read_tree(kwargs)
 
     def _on_copies(self, call: Call) -> None:
         """Each written argument is copied by itself."""
-        written = {o.variable for o in call.written}
-        given: list[Value] = []
-        places: dict[Operand, int] = {}
-
-        def slot(x: Any) -> Any:
-            if not isinstance(x, Operand):
-                return x
-            if x not in places:
-                places[x] = len(given)
-                exactly = x.variable in written
-                given.append(self._memory.read_exactly(x.region) if exactly else self._memory.read(x.region))
-            return Slot(places[x], None, x.region.dtype)
-
-        args, kwargs = map_tree(slot, call.args), map_tree(slot, call.kwargs)
-        targets = [o for o in _operands_written(call) if o in places]
-        op = OnCopies(call.op, args, kwargs, tuple(places[o] for o in targets))
-        values = self._run(call, op, given, [given[places[o]] for o in targets])
-        for operand, value in zip(targets, values, strict=True):
+        written = _operands_written(call)
+        slots = EachCopied(self._memory, call.written)
+        args, kwargs = map_tree(slots.slot, (call.args, call.kwargs))
+        places = tuple(map(slots.place, written))
+        op = OnCopies(call.overload, args, kwargs, places)
+        values = self._run(call, op, slots.given)
+        for operand, value in zip(written, values, strict=True):
             self._memory.write(operand.region, value)
 
     def _on_bases(self, call: Call) -> None:
         """The whole memory of each written argument is copied, and all arguments are cut out of it."""
-        written = [o.region for o in _operands_written(call)]
-        given: list[Value] = []
-        bases: dict[int, int] = {}
-        reads: dict[Region, int] = {}
+        slots = CutFromBases(self._memory, [o.region for o in _operands_written(call)])
+        args, kwargs = map_tree(slots.slot, (call.args, call.kwargs))
+        op = OnCopies(call.overload, args, kwargs, tuple(map(slots.place, slots.contents)))
+        values = self._run(call, op, slots.given)
+        for content, value in zip(slots.contents, values, strict=True):
+            self._memory.write(content.region, value)
 
-        def base_of(region: Region) -> int:
-            content = self._memory.content(region)
-            if id(content) not in bases:
-                bases[id(content)] = len(given)
-                given.append(self._memory.read_exactly(content.region))
-            return bases[id(content)]
-
-        for region in written:
-            base_of(region)
-
-        def slot(x: Any) -> Any:
-            if not isinstance(x, Operand):
-                return x
-            content = self._memory.content(x.region)
-            if id(content) not in bases:
-                if x.region not in reads:
-                    reads[x.region] = len(given)
-                    given.append(self._memory.read(x.region))
-                return Slot(reads[x.region], None, x.region.dtype)
-            ratio = content.region.dtype.itemsize / x.region.dtype.itemsize
-            start = int(content.region.geometry.offset * ratio)
-            bits = (x.region.conj != content.region.conj, x.region.neg != content.region.neg)
-            return Slot(bases[id(content)], x.region.geometry.shifted(-start), x.region.dtype, *bits)
-
-        args, kwargs = map_tree(slot, call.args), map_tree(slot, call.kwargs)
-        numbers = tuple(bases.values())
-        regions = [self._memory.content(r).region for r in dict.fromkeys(self._base_regions(written))]
-        values = self._run(call, OnCopies(call.op, args, kwargs, numbers), given, [given[i] for i in numbers])
-        for region, value in zip(regions, values, strict=True):
-            self._memory.write(region, value)
-
-    def _base_regions(self, written: list[Region]) -> list[Region]:
-        return [self._memory.content(r).region for r in written]
-
-    def _run(self, call: Call, op: OnCopies, given: list[Value], like: list[Value]) -> list[Value]:
+    def _run(self, call: Call, op: OnCopies, given: list[Value]) -> list[Value]:
         """Add the call of ``op``, make its new results known, and return the values that it wrote."""
         node = self._builder.call(op, tuple(given))
         fresh = [o for o in call.outputs if o.region.storage in call.fresh]
         results = [self._builder.fresh(self._builder.item(node, i), o.region) for i, o in enumerate(fresh)]
         self._memory.define(call, results)
         values = []
-        for i, value in enumerate(like, start=len(fresh)):
-            item = self._builder.item(node, i)
-            geometry = Geometry(value.geometry.sizes, value.geometry.strides, 0)
-            values.append(self._builder.value(item, geometry, value.dtype, (value.conj, value.neg), item))
+        for i, place in enumerate(op.written, start=len(fresh)):
+            own = given[place].geometry
+            item, geometry = self._builder.item(node, i), Geometry(own.sizes, own.strides, 0)
+            values.append(self._builder.made_like(given[place], item, geometry))
         return values
 
-    def _fresh(self, node: Any, geometry: Geometry, dtype: torch.dtype) -> Value:
+    def _fresh(self, node: fx.Node, geometry: Geometry, dtype: torch.dtype) -> Value:
         return self._builder.value(node, geometry, dtype, (False, False), node)
 
 
-_SOURCE = {aten.copy_.default: "src", aten.fill_.Scalar: "value", aten.fill_.Tensor: "value"}
+def _is_tangled(call: Call) -> bool:
+    """Whether what ``call`` writes overlaps itself, another write, or a different region that it reads."""
+    written = [o.region for o in call.written]
+    if any(has_internal_overlap(r.geometry) for r in written):
+        return True
+    if any(not disjoint(a, b) for a, b in combinations(written, 2)):
+        return True
+    others = [o.region for o in call.operands if o.region not in written]
+    return any(not disjoint(a, b) for a in written for b in others)
+
+
+def _is_list_write(call: Call) -> bool:
+    """Whether ``call`` writes a list element by element, in order (``_foreach_add_``)."""
+    known = facts(call.overload)
+    return not known.custom and not call.outputs and isinstance(call.args[0], list) and known.written[0] == "self"
+
+
+def _writes_list(call: Call) -> bool:
+    written = argument(call.overload, call.args, call.kwargs, facts(call.overload).written[0])
+    return isinstance(written, list)
+
+
+def _faithful_twin(call: Call) -> Twin | None:
+    """The functional twin, if it gives what the write would give.
+
+    Random numbers are drawn in the order of memory: the twin draws the same only where that is row-major.
+    """
+    if facts(call.overload).random and not all(o.region.geometry.is_contiguous for o in call.written):
+        return None
+    return functional_twin(call.overload)
 
 
 def _operands_written(call: Call) -> list[Operand]:
     """The operands that ``call`` writes, as they were passed."""
-    names = facts(call.op).written  # type: ignore[arg-type]
-    return list(operands_of([argument(call.op, call.args, call.kwargs, name) for name in names]))  # type: ignore[arg-type]
+    names = facts(call.overload).written
+    return list(operands_of([argument(call.overload, call.args, call.kwargs, name) for name in names]))
 
 
 def _one_by_one(call: Call) -> list[Call]:
     """``call`` of a list operator as one call for each element of its lists."""
+    return [_only(call, i) for i in range(len(call.args[0]))]
+
+
+def _only(call: Call, i: int) -> Call:
+    """``call`` with element ``i`` alone of each of its lists."""
     length = len(call.args[0])
 
-    def only(i: int, x: Any) -> Any:
+    def only(x: Any) -> Any:
         return [x[i]] if isinstance(x, list) and len(x) == length else x
 
-    singles = []
-    for i in range(length):
-        args = tuple(only(i, x) for x in call.args)
-        kwargs = {name: only(i, x) for name, x in call.kwargs.items()}
-        singles.append(
-            Call(
-                call.op,
-                args,
-                kwargs,
-                None,
-                operands_of((args, kwargs)),
-                (),
-                (call.written[i],),
-                call.effect,
-                call.modes,
-                call.where,
-            )  # fmt: skip
-        )
-    return singles
+    args = tuple(map(only, call.args))
+    kwargs = {name: only(x) for name, x in call.kwargs.items()}
+    operands = operands_of((args, kwargs))
+    return replace(call, args=args, kwargs=kwargs, results=None, operands=operands, written=(call.written[i],))

@@ -15,7 +15,7 @@ from purefx.capture.captured import Capture, Input, Result, TensorResult
 from purefx.capture.recording import Call, DataAccess, Effect, Region, Variable
 from purefx.errors import SourceLine
 from purefx.functional.regions import disjoint, includes
-from purefx.functional.rewrite import Functional, WrittenOutput
+from purefx.functional.signature import Functional, WrittenOutput
 from purefx.layout import Int
 from purefx.pipeline import Stages
 from purefx.report.names import argument_names, rebinding_name, result_names
@@ -199,7 +199,7 @@ class _Results:
     def __init__(self, stages: Stages, names: dict[Input, str]) -> None:
         self._capture, self._replay = stages.capture, stages.replay
         self._arguments = names
-        bound = [(rebinding_name(self._capture, r), r.result) for r in self._capture.rebindings]
+        bound = [(rebinding_name(r), r.result) for r in self._capture.rebindings]
         results = zip(result_names(self._capture), self._capture.results, strict=True)
         self._results: list[tuple[str, Result | None]] = [*results, *bound]
         self._given = {known.variable: name for known, name in names.items()}

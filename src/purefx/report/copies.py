@@ -10,8 +10,8 @@ from torch import fx
 from purefx._torch import OpOverload
 from purefx.capture.captured import TensorResult
 from purefx.functional.builder import Value
-from purefx.functional.rewrite import BaseOutput, RootInput, WrittenOutput
 from purefx.functional.roots import Root
+from purefx.functional.signature import BaseOutput, RootInput, WrittenOutput
 from purefx.layout import Int
 from purefx.operators import aten
 from purefx.pipeline import Stages

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from purefx._torch import pytree
-from purefx.capture.arguments import Leaf, Source, state_tables
+from purefx.capture.arguments import Leaf, Source
 from purefx.capture.captured import Capture, Input, Rebinding
 
 _ARGUMENT = re.compile(r"args\[(\d+)\](.*)", re.DOTALL)
@@ -48,13 +48,9 @@ def result_names(capture: Capture) -> tuple[str, ...]:
     return tuple(f"result{pytree.keystr(path)}" for path, _ in paths)
 
 
-def rebinding_name(capture: Capture, rebinding: Rebinding) -> str:
-    """The attribute that the program binds, as a path from the module that the user knows."""
-    for name, module in capture.modules:
-        for prefix, owner in module.named_modules():
-            if any(table is rebinding.table for table in state_tables(owner)):
-                return ".".join(filter(None, (name, prefix, rebinding.key)))
-    return rebinding.key
+def rebinding_name(rebinding: Rebinding) -> str:
+    """What the program binds to another value, as the user would type it."""
+    return rebinding.name
 
 
 def identifier(name: str) -> str:

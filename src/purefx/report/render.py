@@ -24,7 +24,8 @@ from purefx._torch import OpOverload
 from purefx.capture.captured import TensorResult
 from purefx.capture.recording import Variable
 from purefx.functional.builder import Value
-from purefx.functional.rewrite import (
+from purefx.functional.roots import Root
+from purefx.functional.signature import (
     BaseOutput,
     Functional,
     GraphInput,
@@ -35,7 +36,6 @@ from purefx.functional.rewrite import (
     SymbolInput,
     WrittenOutput,
 )
-from purefx.functional.roots import Root
 from purefx.pipeline import Stages
 from purefx.report.names import argument_names, function_name, identifier, result_names
 from purefx.report.spelling import dtype_name, spell_part

@@ -18,7 +18,7 @@ from itertools import combinations, pairwise, product
 from purefx.capture.captured import TensorResult
 from purefx.capture.recording import Region, Storage
 from purefx.functional.regions import disjoint, includes
-from purefx.functional.rewrite import WrittenOutput
+from purefx.functional.signature import WrittenOutput
 from purefx.layout import Geometry, covers, overlaps
 from purefx.layout.symbols import hint
 from purefx.pipeline import Stages

@@ -14,7 +14,7 @@ from torch import fx
 
 from purefx._torch import OpOverload, pytree, storage_key
 from purefx.errors import SourceLine, UndeclaredWrite
-from purefx.functional.rewrite import Functional, module_of
+from purefx.functional.signature import Functional, module_of
 from purefx.operators import facts, is_pure
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from purefx.functional.rewrite import Functional
+from purefx.functional.signature import Functional
 from purefx.operators import aten
 from purefx.runtime.spelling import METHODS, Speller, spell_slice
 

@@ -26,7 +26,8 @@ from purefx.capture.arguments import Leaf
 from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.recording import Call, Operand, Region, Storage, Variable
 from purefx.functional.regions import chain_between, includes
-from purefx.functional.rewrite import (
+from purefx.functional.roots import Root, written_regions
+from purefx.functional.signature import (
     BaseOutput,
     Functional,
     GraphOutput,
@@ -36,7 +37,6 @@ from purefx.functional.rewrite import (
     SymbolInput,
     WrittenOutput,
 )
-from purefx.functional.roots import Root, written_regions
 from purefx.layout import Chain, Slice
 from purefx.runtime.guards import spell_conditions, spell_geometries, spell_sources, spell_symbols
 from purefx.runtime.spelling import METHODS, Speller, spell_range

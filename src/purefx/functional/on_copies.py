@@ -9,14 +9,16 @@ From outside, a call of `OnCopies` is pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from purefx._torch import pytree
 from purefx.capture.recording import Tree, map_tree
 from purefx.layout import Geometry
+from purefx.operators import aten
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,16 @@ class Slot:
     dtype: torch.dtype
     conj: bool = False
     neg: bool = False
+
+    def cut(self, given: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The tensor argument."""
+        base, geometry = given[self.base], self.geometry
+        if geometry is None:
+            return base
+        typed = base if base.dtype == self.dtype else base.view(self.dtype)
+        made = typed.as_strided(geometry.sizes, geometry.strides, typed.storage_offset() + geometry.offset)
+        made = aten._conj.default(made) if self.conj else made
+        return aten._neg_view.default(made) if self.neg else made
 
 
 class OnCopies:
@@ -52,20 +64,12 @@ class OnCopies:
     def __call__(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Run the operator on copies of what it writes."""
         bases = [with_strides_of(x) if i in self.written else x for i, x in enumerate(given)]
-
-        def cut(x: Any) -> Any:
-            return _cut(bases[x.base], x) if isinstance(x, Slot) else x
-
+        args, kwargs = map_tree(lambda x: x.cut(bases) if isinstance(x, Slot) else x, (self.args, self.kwargs))
         with torch.no_grad():
-            result = self.op(*map_tree(cut, self.args), **map_tree(cut, self.kwargs))
-        kept: list[torch.Tensor] = []
+            result = self.op(*args, **kwargs)
         made = {base.untyped_storage().data_ptr() for base in bases}
-
-        def keep(x: Any) -> None:
-            if isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in made:
-                kept.append(x)
-
-        map_tree(keep, result)
+        tensors = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+        kept = [x for x in tensors if x.untyped_storage().data_ptr() not in made]
         return (*kept, *(bases[i].detach() for i in self.written))  # not views of the copies
 
 
@@ -75,14 +79,3 @@ def with_strides_of(tensor: torch.Tensor) -> torch.Tensor:
     length = 0 if 0 in tensor.shape else last + 1
     flat = tensor.as_strided((length,), (1,)).clone()
     return flat.as_strided(tensor.shape, tensor.stride(), 0)
-
-
-def _cut(base: torch.Tensor, slot: Slot) -> torch.Tensor:
-    if slot.geometry is None:
-        return base
-    geometry = slot.geometry
-    typed = base if base.dtype == slot.dtype else base.view(slot.dtype)
-    start = typed.storage_offset() + geometry.offset
-    made = typed.as_strided(geometry.sizes, geometry.strides, start)
-    made = torch.ops.aten._conj.default(made) if slot.conj else made
-    return torch.ops.aten._neg_view.default(made) if slot.neg else made

@@ -1,0 +1,96 @@
+"""What a functional graph takes and returns: a record for each of its inputs and outputs, in the graph's order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from purefx.capture.recording import Region, Variable
+from purefx.functional.builder import Value
+from purefx.functional.contents import Merge
+from purefx.functional.roots import Root
+from purefx.functional.writes import InPlace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RootInput:
+    """A graph input: the memory of a root as it was before the call."""
+
+    name: str
+    root: Root
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SymbolInput:
+    """A graph input: a size symbol, whose value the prologue reads off the arguments."""
+
+    name: str
+    symbol: Any
+
+
+GraphInput = RootInput | SymbolInput
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WrittenOutput:
+    """A graph output: what ``region`` of ``root`` holds after the call.
+
+    ``whole`` is the node of all of the root, if the region has not been written since that was computed.
+    """
+
+    root: Root
+    region: Region
+    whole: fx.Node | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResultOutput:
+    """A graph output: a result whose memory nobody else can reach.
+
+    ``is_view`` tells that the graph returns a view of a tensor that nobody else has.
+    """
+
+    variable: Variable
+    region: Region
+    is_view: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BaseOutput:
+    """A graph output: memory made inside that several results show; ``is_view`` as in `ResultOutput`."""
+
+    variable: Variable
+    region: Region
+    is_view: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NumberOutput:
+    """A graph output: a number that the program read out of a tensor."""
+
+    symbol: Any
+
+
+GraphOutput = WrittenOutput | ResultOutput | BaseOutput | NumberOutput
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Functional:
+    """A functional graph with its signature; position i of ``inputs`` is placeholder i, likewise ``outputs``."""
+
+    graph: fx.Graph
+    constants: dict[str, torch.Tensor | fx.GraphModule]
+    inputs: tuple[GraphInput, ...]
+    outputs: tuple[GraphOutput, ...]
+    values: dict[fx.Node, Value]
+    lines: dict[fx.Node, str]
+    merges: tuple[tuple[Root, Merge], ...] = ()
+    in_place: tuple[tuple[Root, InPlace], ...] = ()
+
+
+def module_of(functional: Functional) -> fx.GraphModule:
+    """The graph of ``functional`` as a module that can run."""
+    return fx.GraphModule(dict(functional.constants), functional.graph, class_name="functional")
