@@ -135,3 +135,10 @@ def resolve_op(name: str) -> OpOverload:
     packet, overload = name.split(".")
     op: OpOverload = getattr(getattr(torch.ops.aten, packet), overload)
     return op
+
+
+def restore_autocast(state: Any) -> None:
+    """Put back what `autocast_state` returned."""
+    for device, (enabled, dtype) in zip(("cpu", "cuda"), state, strict=True):
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)

@@ -48,7 +48,11 @@ class UnknownOutputType(Refusal):
     """The program returns an object that cannot be made again at each call."""
 
 
-class AutocastChanged(Refusal):
+class GlobalStateChanged(Refusal):
+    """The program leaves a global setting of PyTorch (seed, default dtype) in another state than it found it in."""
+
+
+class AutocastChanged(GlobalStateChanged):
     """The program leaves autocast in another state than it found it in."""
 
 

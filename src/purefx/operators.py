@@ -41,9 +41,30 @@ ALWAYS_KEPT: frozenset[OpOverload] = frozenset(
         aten._assert_scalar.default,
         aten.sym_constrain_range.default,
         aten.sym_constrain_range_for_size.default,
+        aten._linalg_check_errors.default,
     }
 )
 """Operators without results that matter although nothing reads them."""
+
+
+RAISES_ON_DATA: frozenset[OpOverload] = frozenset(
+    {
+        aten.embedding.default,
+        aten.gather.default,
+        aten.index.Tensor,
+        aten.index_add.default,
+        aten.index_copy.default,
+        aten.index_fill.int_Scalar,
+        aten.index_fill.int_Tensor,
+        aten.index_put.default,
+        aten.index_select.default,
+        aten.scatter.src,
+        aten.scatter.value,
+        aten.scatter_add.default,
+        aten.take.default,
+    }
+)
+"""Operators that raise where an index in a tensor is out of bounds."""
 
 
 @dataclass(frozen=True, slots=True)

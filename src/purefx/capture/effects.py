@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,19 +10,23 @@ import torch
 from purefx._torch import HigherOrderOperator, OpOverload
 from purefx.capture.frames import current_line
 from purefx.capture.recording import Effect, Operand, Resize, Storage, Tree
-from purefx.errors import UnsupportedOperator
-from purefx.operators import ALWAYS_KEPT, HIDDEN_WRITES, argument, aten, facts, takes_default_dtype
+from purefx.errors import UndeclaredWrite, UnsupportedOperator
+from purefx.operators import ALWAYS_KEPT, HIDDEN_WRITES, argument, aten, facts, is_pure, takes_default_dtype
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The effect of a call; the operands that it wrote, as they are afterwards; the storages that it resized."""
+    """The effect of a call; the operands that it wrote, as they are afterwards; the storages that it resized.
+
+    ``replaced`` maps operands to what they became before the write: an ``out=`` argument is resized first.
+    """
 
     effect: Effect = Effect.NONE
     written: tuple[Operand, ...] = ()
     resized: tuple[Resize, ...] = ()
+    replaced: dict[Operand, Operand] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ def matters_without_tensors(op: Any, result: Any) -> bool:
         return True
     if isinstance(result, SYMBOLS):
         return op is aten._local_scalar_dense.default
-    return op in ALWAYS_KEPT or (facts(op).custom and facts(op).results == 0)
+    return op in ALWAYS_KEPT or facts(op).results == 0
 
 
 def with_dtype(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -79,4 +83,14 @@ def check_generators(op: Any, kwargs: dict[str, Any]) -> None:
             f"{op} draws from a generator of its own",
             where=current_line(),
             remedy="use the default generator, or draw the numbers outside and pass them",
+        )
+
+
+def check_declared_alias(op: Any) -> None:
+    """Refuse an operator of the user's that returns memory of an argument although its schema does not say so."""
+    if isinstance(op, OpOverload) and facts(op).custom and is_pure(op):
+        raise UndeclaredWrite(
+            f"{op} returned memory of one of its arguments, but its schema does not say so",
+            where=current_line(),
+            remedy="declare it in the schema: Tensor(a) x ... -> Tensor(a); or let it return a new tensor",
         )

@@ -23,6 +23,7 @@ from purefx._torch import (
 from purefx.capture.effects import (
     Change,
     Outcome,
+    check_declared_alias,
     check_generators,
     count_list_writes,
     matters_without_tensors,
@@ -30,6 +31,7 @@ from purefx.capture.effects import (
     written_arguments,
 )
 from purefx.capture.frames import current_line
+from purefx.capture.global_state import check_random_state
 from purefx.capture.recording import (
     Call,
     Constant,
@@ -49,6 +51,7 @@ from purefx.capture.recording import (
 )
 from purefx.capture.rehearsal import needs_rehearsal, rehearse, rehearse_error
 from purefx.capture.tensors import Tensors
+from purefx.capture.translation import NEEDS_DATA
 from purefx.errors import UnsupportedOperator
 from purefx.operators import aten, facts, resizes_storage
 
@@ -76,6 +79,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self.recording = Recording()
         self._tensors = Tensors(self.recording)
         self._lift = lift
+        self._seed = torch.get_rng_state()
         self._detached: tuple[weakref.ref[torch.Tensor], tuple[torch.Tensor, ...], Call] | None = None
         self._viewed: tuple[torch.Tensor, ...] = ()
 
@@ -87,7 +91,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self.settle_detach()
         if not _PLAIN_TYPES.issuperset(types):
             return NotImplemented
-        if func.namespace == "prim":
+        if func.namespace in ("prim", "profiler"):
             return func(*args, **kwargs)
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             return self._lift_fresh(func, args)
@@ -95,6 +99,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             func = aten.zeros.default
         kwargs = with_dtype(func, args, kwargs)
         check_generators(func, kwargs)
+        if isinstance(func, OpOverload) and facts(func).random:
+            check_random_state(self._seed)
         given: Passed = (map_tree(self._as_fake, args), map_tree(self._as_fake, kwargs))
         recorded: Passed = (map_tree(self._operand, given[0]), map_tree(self._operand, given[1]))
         if func is aten._local_scalar_dense.default:
@@ -140,8 +146,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             rehearse(func, *recorded)
         try:
             result = func(*given[0], **given[1])
-        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, AssertionError):
-            rehearse_error(func, *recorded)
+        except NEEDS_DATA:
+            raise
+        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, AssertionError) as error:
+            if rehearse_error(func, *recorded):  # eager does it
+                raise UnsupportedOperator(
+                    f"{func} cannot run on fake tensors: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
+                    where=current_line(),
+                    remedy="wrap the call in a torch.library.custom_op with a fake implementation",
+                ) from error
             raise
         count_list_writes(func, *given)
         return result
@@ -187,11 +200,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
     def _append(self, func: Any, recorded: Passed, result: Any, given: Passed | None = None) -> None:
         count = len(self.recording.storages)
         change = Change() if given is None or not isinstance(func, OpOverload) else self._change(func, recorded, given)
+        if change.replaced:
+            recorded = map_tree(lambda x: change.replaced.get(x, x) if isinstance(x, Operand) else x, recorded)
         results = map_tree(self._operand, result)
         outputs = operands_of(results)
         if change.effect is Effect.NONE:
             shared = {o.region.storage for o in operands_of(recorded)}
             if any(o.region.storage in shared for o in outputs):
+                check_declared_alias(func)
                 change = Change(Effect.VIEW)
             elif not outputs and not matters_without_tensors(func, result):
                 return
@@ -236,6 +252,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             return Change(Effect.GEOMETRY, written, resized)
         if resized or any(b.region != w.region for b, w in zip(before, written, strict=True)):
             self._record_resizing(before, written, resized)
+            return Change(Effect.WRITE, written, replaced=dict(zip(before, written, strict=True)))
         return Change(Effect.WRITE, written)
 
     def _record_resizing(self, before: Operands, after: Operands, resized: tuple[Resize, ...]) -> None:

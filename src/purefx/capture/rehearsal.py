@@ -25,37 +25,42 @@ LARGEST = 1 << 28
 
 
 def needs_rehearsal(op: OpOverload, operands: tuple[Operand, ...], written: tuple[Operand, ...]) -> bool:
-    """Whether ``op`` is a built-in, and what it writes overlaps itself or another operand."""
+    """Whether ``op`` is a built-in, and what it writes overlaps itself or another operand, or is empty."""
     known = facts(op)
     if not written or known.writes_geometry or known.custom:
         return False
-    return any(
-        _repeats(w.region) or any(o.region.storage is w.region.storage and o.region != w.region for o in operands)
-        for w in written
-    )
+    return any(_is_suspicious(w.region, operands) for w in written)
 
 
 def rehearse(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> None:
     """Run ``op`` on zeros with the geometry of its operands, and let its error through."""
     error = _error_on_zeros(op, args, kwargs)
-    if error is not None and "single memory location" in str(error):  # others come from the zeros
-        raise error
+    if isinstance(error, Exception) and ("single memory location" in str(error) or "broadcast" in str(error)):
+        raise error  # others come from the zeros
 
 
-def rehearse_error(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> None:
-    """Raise what eager raises where the fake kernel of ``op`` raised: some word it in another way."""
-    real = None if facts(op).custom else _error_on_zeros(op, args, kwargs)
-    if real is not None:
+def rehearse_error(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> bool:
+    """Raise what eager raises where the fake kernel of ``op`` raised: some word it in another way.
+
+    Returns whether eager raises nothing there, so that the fake kernel is at fault.
+    """
+    real = _UNKNOWN if facts(op).custom else _error_on_zeros(op, args, kwargs)
+    if isinstance(real, Exception):
         raise real from None
+    return real is None
 
 
-def _error_on_zeros(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Exception | None:
+_UNKNOWN = "cannot be told"
+
+
+def _error_on_zeros(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Exception | str | None:
+    """What ``op`` raises for zeros; None if it raises nothing, ``_UNKNOWN`` if it cannot be run on them."""
     memories: dict[Storage, torch.UntypedStorage] = {}
     try:
         with without_modes():
             real = map_tree(lambda x: _zeros(x, memories), (args, kwargs))
-    except _CannotRehearse:
-        return None
+    except (_CannotRehearseError, RuntimeError):
+        return _UNKNOWN
     seed = torch.get_rng_state()
     try:
         with without_modes(), torch.no_grad():
@@ -67,8 +72,16 @@ def _error_on_zeros(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tr
     return None
 
 
-class _CannotRehearse(Exception):
-    pass
+class _CannotRehearseError(Exception):
+    """The operands have symbolic sizes, or too much memory."""
+
+
+def _is_suspicious(region: Region, operands: tuple[Operand, ...]) -> bool:
+    if _repeats(region):
+        return True
+    if region.geometry.is_static and region.geometry.is_empty:
+        return any(o.region.geometry.sizes != region.geometry.sizes for o in operands if o.region.geometry.rank)
+    return any(o.region.storage is region.storage and o.region != region for o in operands)
 
 
 def _repeats(region: Region) -> bool:
@@ -80,13 +93,13 @@ def _zeros(x: Any, memories: dict[Storage, torch.UntypedStorage]) -> Any:
     if isinstance(x, Constant):
         return x.value
     if isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool):
-        raise _CannotRehearse
+        raise _CannotRehearseError
     if not isinstance(x, Operand):
         return x
     region = x.region
     nbytes = region.storage.nbytes
     if not region.geometry.is_static or type(nbytes) is not int or nbytes > LARGEST:
-        raise _CannotRehearse
+        raise _CannotRehearseError
     if region.storage not in memories:
         memories[region.storage] = torch.zeros(
             nbytes, dtype=torch.uint8, device=region.storage.device

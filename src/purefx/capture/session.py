@@ -22,6 +22,7 @@ from purefx._torch import (
 )
 from purefx.capture.arguments import (
     PLAIN,
+    TENSOR_TYPES,
     Flat,
     GradientOf,
     Held,
@@ -32,12 +33,12 @@ from purefx.capture.arguments import (
 )
 from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Result, TensorResult
 from purefx.capture.fakes import FakeFactory
+from purefx.capture.global_state import unchanged_globals
+from purefx.capture.owners import Owner, find_owners
 from purefx.capture.recorder import KnownNumber, Recorder
 from purefx.capture.recording import Operand, Recording
-from purefx.capture.owners import Owner, find_owners
 from purefx.capture.stand_ins import Tables, check_arguments, fake_owners, fake_variables
 from purefx.capture.translation import refusals
-from purefx.capture.global_state import unchanged_globals
 from purefx.errors import EscapedState, UnknownOutputType
 
 
@@ -160,6 +161,12 @@ class _Session:
                 f"{name} is a parameter that the program made", where=None, remedy="return the tensor itself"
             )
         if isinstance(x, torch.Tensor):
+            if type(x) not in TENSOR_TYPES:
+                raise UnknownOutputType(
+                    f"{name} is of the tensor subclass {type(x).__qualname__}",
+                    where=None,
+                    remedy="return the plain tensors that it holds",
+                )
             known = self._inputs.get(id(x))
             fake = x if known is None else known.fake
             if not isinstance(fake, FakeTensor):

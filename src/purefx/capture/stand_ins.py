@@ -25,22 +25,26 @@ Tables = list[tuple[Owner, list[dict[Any, Any]]]]
 def fake_variables(function: Callable[..., Any], make: MakeFake) -> Iterator[None]:
     """Fakes for the tensors in closure cells and globals; refuses a program that binds one to another value."""
     bindings = {(b.name, id(b.place)): b for b in reached(function)}.values()
-    saved = [(b, b.read()) for b in bindings if isinstance(b.read(), torch.Tensor)]
+    everything = [(b, b.read()) for b in bindings]
+    saved = [(b, x) for b, x in everything if isinstance(x, torch.Tensor)]
     fakes = [(b, make(x, Held(x, b, b.name))) for b, x in saved if not isinstance(x, FakeTensor)]
     try:
         for binding, fake in fakes:
             binding.bind(fake)
         yield
-        for binding, fake in fakes:
-            if binding.read() is not fake:
+        before = {id(binding): fake for binding, fake in fakes}
+        for binding in bindings:
+            now = binding.read()
+            if now is not before.get(id(binding), now) or (isinstance(now, FakeTensor) and id(binding) not in before):
                 raise EscapedState(
                     f"the program binds the variable {binding.name} to another value",
                     where=None,
                     remedy=f"return the new value, or write it into {binding.name} with copy_",
                 )
     finally:
-        for binding, tensor in saved:
-            binding.bind(tensor)
+        for binding, value in everything:
+            if isinstance(binding.read(), torch.Tensor):
+                binding.bind(value)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from purefx.capture.recording import Operand, Recording, Region, Resize, Storage
 from purefx.errors import UnsupportedTensor
 from purefx.layout import Int
 
+QUANTISED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 _VARIABLE = "_purefx_variable"
 
 
@@ -30,11 +31,12 @@ class Tensors:
 
     def region(self, tensor: torch.Tensor) -> Region:
         """What ``tensor`` shows at this moment."""
-        if tensor.layout is not torch.strided:
+        if tensor.layout is not torch.strided or tensor.dtype in QUANTISED:
+            kind = tensor.dtype if tensor.dtype in QUANTISED else tensor.layout
             raise UnsupportedTensor(
-                f"a tensor of layout {tensor.layout} has no strided memory",
+                f"a tensor of {kind} has no plain strided memory",
                 where=current_line(),
-                remedy="call to_dense() on it, or keep it outside the function",
+                remedy="call to_dense() or dequantize() on it, or keep it outside the function",
             )
         return Region(self._storage(tensor), geometry_of(tensor), tensor.dtype, tensor.is_conj(), tensor.is_neg())
 

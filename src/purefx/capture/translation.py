@@ -15,7 +15,7 @@ from purefx._torch import (
 from purefx.capture.frames import raising_line
 from purefx.errors import DataDependentControlFlow, UnsupportedOperator
 
-_NEEDS_DATA = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
+NEEDS_DATA = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
 _HAS_NO_FAKE = (UnsupportedOperatorException, UnsupportedFakeTensorException)
 
 
@@ -24,7 +24,7 @@ def refusals() -> Iterator[None]:
     """Turn the errors of fake tensors into refusals with the user's line; let the program's own errors through."""
     try:
         yield
-    except _NEEDS_DATA as error:
+    except NEEDS_DATA as error:
         raise DataDependentControlFlow(
             "Python needs a number that is in a tensor:"
             " in if, while, int(), bool(), range(), or an operator's argument",

@@ -23,6 +23,7 @@ from purefx._torch import (
     without_modes,
 )
 from purefx.capture.recording import Region, map_tree
+from purefx.errors import UnsupportedOperator
 from purefx.layout import Chain, Geometry, Permute, Step, holds
 from purefx.operators import aten
 
@@ -73,6 +74,7 @@ class Builder:
     def symbol_placeholder(self, symbol: Any) -> fx.Node:
         """A graph input that is the size ``symbol``."""
         node = self.graph.placeholder(str(symbol))
+        node.meta["is_symbol"] = True
         self.symbols[symbol] = node
         return node
 
@@ -115,6 +117,12 @@ class Builder:
         if expression in self.symbols:
             return self.symbols[expression]
         tracer = fx.proxy.GraphAppendingTracer(self.graph)
+        if not expression.free_symbols <= self.symbols.keys():
+            raise UnsupportedOperator(
+                f"the size {expression} depends on a number in a tensor in a way that the graph cannot compute",
+                where=None,
+                remedy="compute the size with item() first, and slice with that",
+            )
         known = {s: fx.Proxy(self.symbols[s], tracer) for s in expression.free_symbols}
         result = sympy_interp(PythonReferenceAnalysis, known, expression)
         node = result.node if isinstance(result, fx.Proxy) else result

@@ -8,14 +8,15 @@ from torch import fx
 
 from purefx._torch import OpOverload
 from purefx.functional.on_copies import OnCopies
-from purefx.operators import ALWAYS_KEPT, facts
+from purefx.operators import ALWAYS_KEPT, RAISES_ON_DATA, facts
 
 
 def without_dead_nodes(graph: fx.Graph, inputs: list[Any], *, keep: bool = False) -> list[Any]:
     """Erase unread nodes of ``graph``, and unread placeholders; returns the ``inputs`` that are left.
 
     With ``keep`` all placeholders stay.
-    Requires a functional graph.  Random operators stay although nothing reads them: they move the generator on.
+    Requires a functional graph.  Random operators stay although nothing reads them: they move the generator on; so do
+    operators that raise for some values of their operands, as eager would.
     """
     for node in reversed(graph.nodes):
         if not node.users and node.op in ("call_function", "get_attr") and not has_effect(node):
@@ -38,4 +39,4 @@ def has_effect(node: fx.Node) -> bool:
     known = facts(op)
     if isinstance(node.target, OpOverload) and known.written:
         return True
-    return known.random or op in ALWAYS_KEPT or (known.custom and known.results == 0 and not known.written)
+    return known.random or op in ALWAYS_KEPT or op in RAISES_ON_DATA or (known.results == 0 and not known.written)

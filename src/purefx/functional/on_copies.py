@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from purefx._torch import pytree
+from purefx._torch import pytree, storage_key
 from purefx.capture.recording import Tree, map_tree
 from purefx.layout import Geometry
 from purefx.operators import aten
@@ -67,9 +67,9 @@ class OnCopies:
         args, kwargs = map_tree(lambda x: x.cut(bases) if isinstance(x, Slot) else x, (self.args, self.kwargs))
         with torch.no_grad():
             result = self.op(*args, **kwargs)
-        made = {base.untyped_storage().data_ptr() for base in bases}
+        made = {storage_key(base) for base in bases}
         tensors = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
-        kept = [x for x in tensors if x.untyped_storage().data_ptr() not in made]
+        kept = [x for x in tensors if storage_key(x) not in made]
         return (*kept, *(bases[i].detach() for i in self.written))  # not views of the copies
 
 

@@ -12,16 +12,15 @@ program returns.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 from torch import fx
 
-from purefx._torch import HigherOrderOperator, ShapeEnv
+from purefx._torch import HigherOrderOperator, ShapeEnv, free_unbacked_symbols
 from purefx.analysis.replay import Fresh, Plain, Replay
 from purefx.capture.captured import Capture, Input
-from purefx.capture.recording import Call, Constant, Effect, Recording, restrided
+from purefx.capture.recording import Call, Constant, Effect, Recording, map_tree, restrided
 from purefx.functional.bodies import with_bodies
 from purefx.functional.builder import Builder, Value
 from purefx.functional.contents import Content, Merge
@@ -88,7 +87,8 @@ class _Rewriter:
         outputs = self._outputs()
         self._builder.graph.output(tuple(node for _, node in outputs))
         inputs = without_dead_nodes(self._builder.graph, inputs, keep=keep)
-        check_functional(self._builder.graph)
+        made = (node for node, value in self._builder.values.items() if value.origin is node)
+        check_functional(self._builder.graph, frozenset(made))
         return Functional(
             graph=self._builder.graph,
             constants=self._builder.constants,
@@ -106,8 +106,11 @@ class _Rewriter:
             self._builder.symbol_placeholder(symbol)
             inputs.append(SymbolInput(str(symbol), symbol))
         roots = infer_roots(self._recording, self._inputs)
+        taken: dict[str, int] = {}
         for i, root in enumerate(roots):
             name = _identifier(root, i)
+            taken[name] = taken.get(name, 0) + 1
+            name = name if taken[name] == 1 else f"{name}_{taken[name]}"
             value = self._builder.placeholder(name, root.region)
             self._owned.add(value.node)
             single = root.region.at(once(root.region.geometry))
@@ -151,7 +154,8 @@ class _Rewriter:
             self._memory.define(call, [self._builder.copy(self._memory.read(restrided(call)))])
             return
         if call.op is aten.as_strided_scatter.default:
-            call = _scatter_from_start(call)
+            self._scatter(call)
+            return
         args, kwargs = self._memory.read_tree(call.args), self._memory.read_tree(call.kwargs)
         node = self._builder.call(call.runnable, args, kwargs)
         if isinstance(call.results, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -163,6 +167,17 @@ class _Rewriter:
             if output.region.storage in call.fresh:
                 values.append(self._builder.fresh(node if alone else self._builder.item(node, i), output.region))
         self._memory.define(call, values)
+
+    def _scatter(self, call: Call) -> None:
+        """An ``as_strided_scatter``: its target with exactly its strides, its offset from the first element."""
+        region, (target, source, sizes, strides, *rest) = call.operands[0].region, call.args
+        offset = rest[0] if rest and rest[0] is not None else region.geometry.offset
+        value = self._memory.read_exactly(target.region)
+        if not self._builder.starts_at_zero(value):
+            value = self._builder.strided_as(value, region.geometry, region.storage.device)
+        args = (value, self._memory.read_tree(source), sizes, strides, offset - region.geometry.offset)
+        node = self._builder.call(call.runnable, args)
+        self._memory.define(call, [self._builder.fresh(node, call.outputs[0].region)])
 
     def _outputs(self) -> list[tuple[GraphOutput, Any]]:
         outputs: list[tuple[GraphOutput, Any]] = []
@@ -182,7 +197,24 @@ class _Rewriter:
         for how in hows:
             if isinstance(how, Plain) and isinstance(how.value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
                 outputs.append((NumberOutput(how.value), self._builder.lower(how.value)))
+        for number in self._numbers_outside(outputs):
+            outputs.append((NumberOutput(number), self._builder.lower(number)))
         return outputs
+
+    def _numbers_outside(self, outputs: list[tuple[GraphOutput, Any]]) -> list[torch.SymInt]:
+        """Numbers read out of tensors that the wrapper needs: for views that it replays, and regions it writes."""
+        found: dict[Any, torch.SymInt] = {}
+
+        def note(x: Any) -> None:
+            if isinstance(x, torch.SymInt) and any(free_unbacked_symbols(x)):
+                found.setdefault(x.node.expr, x)
+
+        map_tree(note, [call.args for call in self._replay.statements])
+        for output, _ in outputs:
+            if isinstance(output, WrittenOutput):
+                geometry = output.region.geometry
+                map_tree(note, (geometry.sizes, geometry.strides, geometry.offset))
+        return list(found.values())
 
     def _is_view(self, node: fx.Node) -> bool:
         return self._builder.values[node].origin is not node
@@ -200,13 +232,6 @@ class _Rewriter:
             value = copied
         self._owned.add(value.origin)
         return value.node
-
-
-def _scatter_from_start(call: Call) -> Call:
-    """An ``as_strided_scatter`` whose offset counts from the first element of its tensor, as the graph's do."""
-    region, (_, source, sizes, strides, *rest) = call.operands[0].region, call.args
-    start = (rest[0] if rest and rest[0] is not None else region.geometry.offset) - region.geometry.offset
-    return replace(call, args=(call.args[0], source, sizes, strides, start))
 
 
 def _identifier(root: Root, index: int) -> str:

@@ -153,13 +153,21 @@ class Writer:
 
 
 def _is_tangled(call: Call) -> bool:
-    """Whether what ``call`` writes overlaps itself, another write, or a different region that it reads."""
+    """Whether what ``call`` writes overlaps itself, another write, or a different region that it reads.
+
+    ``x.add_(x)`` is no such case: each element is read before it is written.  An operator on lists, and one that
+    is not PyTorch's, may read the very region after it has written it.
+    """
     written = [o.region for o in call.written]
     if any(has_internal_overlap(r.geometry) for r in written):
         return True
     if any(not disjoint(a, b) for a, b in combinations(written, 2)):
         return True
-    others = [o.region for o in call.operands if o.region not in written]
+    reads = list(call.operands)
+    for operand in _operands_written(call):
+        reads.remove(operand)
+    in_turn = facts(call.overload).custom or len(written) > 1
+    others = [o.region for o in reads if in_turn or o.region not in written]
     return any(not disjoint(a, b) for a in written for b in others)
 
 

@@ -1,0 +1,58 @@
+"""Global state of PyTorch around a run: what a program may change, what it may not, and putting it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from purefx._torch import autocast_state, restore_autocast, without_modes
+from purefx.capture.frames import current_line
+from purefx.errors import AutocastChanged, GlobalStateChanged
+
+
+@contextmanager
+def unchanged_globals() -> Iterator[list[bool]]:
+    """Leave grad mode, autocast, default dtype and random state as they are found, whatever happens inside.
+
+    A changed grad mode is the program's effect, and is put into the yielded list.  Anything else is refused.
+    """
+    grad, autocast, dtype, seed = (
+        torch.is_grad_enabled(),
+        autocast_state(),
+        torch.get_default_dtype(),
+        torch.get_rng_state(),
+    )
+    grad_after: list[bool] = []
+    try:
+        yield grad_after
+        grad_after.append(torch.is_grad_enabled())
+        if autocast_state() != autocast:
+            raise AutocastChanged(
+                "the program leaves autocast in another state than it found it in",
+                where=None,
+                remedy="use autocast as a context manager that ends inside the function",
+            )
+        if torch.get_default_dtype() != dtype:
+            raise GlobalStateChanged(
+                "the program leaves another default dtype", where=None, remedy="pass dtype= where tensors are made"
+            )
+        check_random_state(seed)
+    finally:
+        torch.set_grad_enabled(grad)
+        restore_autocast(autocast)
+        torch.set_default_dtype(dtype)
+        torch.set_rng_state(seed)
+
+
+def check_random_state(seed: torch.Tensor) -> None:
+    """Refuse a program that has set the random state, which was ``seed`` when it began: fakes draw no numbers."""
+    with without_modes():
+        if torch.equal(torch.get_rng_state(), seed):
+            return
+    raise GlobalStateChanged(
+        "the program sets the random state",
+        where=current_line(),
+        remedy="call torch.manual_seed outside the function",
+    )

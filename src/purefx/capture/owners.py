@@ -1,0 +1,170 @@
+"""What a program reaches without being given it: modules, plain objects and containers that hold tensors.
+
+    net                        a module: parameters, buffers, attributes
+    acc.add                    the object of a bound method: its attributes
+    state = {"mean": ...}      a dict or a list in a closure or a global: its entries
+
+Each is an owner with tables, dicts from a key to a value; a list is seen as one.  For a run the tensors in them are
+replaced by fakes, and what the program binds in them is bound again at each call.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from purefx.capture.arguments import Binding, TableEntry
+from purefx.errors import EscapedState
+
+_LIBRARIES = ("torch", "builtins", "numpy", "collections", "functools", "typing", "purefx", "types", "abc", "re")
+
+
+class ListTable(dict[Any, Any]):
+    """A list as a table from positions to elements; changes of the table are changes of the list."""
+
+    def __init__(self, elements: list[Any]) -> None:
+        super().__init__(enumerate(elements))
+        self._elements = elements
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        self._elements[key] = value
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The element at ``key`` as it is now; ``default`` where the list has got shorter."""
+        return self._elements[key] if key < len(self._elements) else default
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Owner:
+    """Something that keeps tensors in ``tables``, under ``name``."""
+
+    name: str
+    value: Any
+    tables: tuple[dict[Any, Any], ...]
+
+    def entries(self) -> Iterator[TableEntry]:
+        """The tensors in the tables."""
+        for table in self.tables:
+            for key, value in table.items():
+                if isinstance(value, torch.Tensor):
+                    yield TableEntry(table, key, self.spelled(key))
+
+    def spelled(self, key: Any) -> str:
+        """The entry ``key`` as the user would type it."""
+        return f"{self.name}[{key!r}]" if isinstance(self.value, list | dict) else f"{self.name}.{key}"
+
+
+def find_owners(function: Callable[..., Any], leaves: tuple[Any, ...]) -> list[Owner]:
+    """The owners that a call reaches: the function's own object, its closure, its globals, modules it is given."""
+    found: dict[int, Owner] = {}
+    _meet(found, "self", _bare(function))
+    _meet(found, "self", getattr(_bare(function), "__self__", None))
+    for binding in reached(function):
+        _meet(found, binding.name, binding.read())
+        _meet(found, binding.name, getattr(binding.read(), "__self__", None))
+    bound = [*function.args, *function.keywords.values()] if isinstance(function, functools.partial) else []
+    for i, leaf in enumerate([*leaves, *bound]):
+        if isinstance(leaf, torch.nn.Module):
+            _meet(found, f"argument {i}", leaf)
+    return list(found.values())
+
+
+def _meet(found: dict[int, Owner], name: str, x: Any, depth: int = 0) -> None:
+    if id(x) in found or depth > 4:
+        return
+    if isinstance(x, torch.optim.Optimizer):
+        raise EscapedState(
+            f"the program uses the optimizer {name}, whose state outlives the call",
+            where=None,
+            remedy="write the step as a function of parameters, gradients and state (torch.optim has functional forms)",
+        )
+    if isinstance(x, torch.nn.Module):
+        for prefix, owner in x.named_modules():
+            _add(found, ".".join(filter(None, (name, prefix))), owner, (owner._parameters, owner._buffers, vars(owner)))
+    elif type(x) is list:
+        _add(found, name, x, (ListTable(x),))
+    elif isinstance(x, dict) and type(x).__module__ in ("builtins", "collections"):
+        _add(found, name, x, (x,))
+    elif _is_users_object(x):
+        _add(found, name, x, (vars(x),))
+    else:
+        return
+    for owner in [o for o in found.values() if o.name.startswith(name)]:
+        for table in owner.tables:
+            for key, value in list(table.items()):
+                inner = isinstance(value, list | dict) and key not in ("_parameters", "_buffers", "_modules")
+                if inner or (isinstance(value, torch.nn.Module) and not isinstance(owner.value, torch.nn.Module)):
+                    _meet(found, owner.spelled(key), value, depth + 1)
+
+
+def _add(found: dict[int, Owner], name: str, value: Any, tables: tuple[dict[Any, Any], ...]) -> None:
+    found.setdefault(id(value), Owner(name, value, tables))
+
+
+def _is_users_object(x: Any) -> bool:
+    """Whether ``x`` is an object of a class that is not PyTorch's nor Python's own, with attributes."""
+    if isinstance(x, type | types.ModuleType | types.FunctionType | types.MethodType) or not hasattr(x, "__dict__"):
+        return False
+    return type(x).__module__.partition(".")[0] not in _LIBRARIES
+
+
+def reached(function: Callable[..., Any]) -> Iterator[Binding]:
+    """The variables that ``function`` reaches: closure cells, and the globals that its code names.
+
+    Functions of the user's that are reached this way are searched too.
+    """
+    first = _code_of(function)
+    waiting, seen = [first], {id(first)}
+    while waiting:
+        for binding in _reached_directly(waiting.pop()):
+            yield binding
+            x = binding.read()
+            inner = _code_of(x) if callable(x) else None
+            if isinstance(inner, types.FunctionType) and id(inner) not in seen and _is_users(inner):
+                seen.add(id(inner))
+                waiting.append(inner)
+
+
+def _bare(function: Any) -> Any:
+    """``function`` out of its ``functools.partial``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _code_of(function: Any) -> Any:
+    """The function whose code a call of ``function`` runs."""
+    function = _bare(function)
+    function = getattr(function, "__func__", function)
+    if isinstance(function, types.FunctionType) or isinstance(function, type | torch.nn.Module):
+        return function
+    return getattr(type(function), "__call__", function)  # a callable object
+
+
+def _is_users(function: types.FunctionType) -> bool:
+    return not (function.__module__ or "").startswith(("torch.", "transformers."))
+
+
+def _reached_directly(function: Any) -> Iterator[Binding]:
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        yield Binding(name, cell)
+    for name in _global_names(code):
+        if name in function.__globals__:
+            yield Binding(name, function.__globals__)
+
+
+def _global_names(code: types.CodeType) -> Iterator[str]:
+    """The names that ``code`` and the functions defined in it look up among globals."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _global_names(constant)
