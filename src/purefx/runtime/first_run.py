@@ -1,4 +1,4 @@
-"""The first run of a graph with custom operators: do they keep to their schemas?
+"""The first run of a graph with custom operators, which finds out whether they keep to their schemas.
 
 A kernel that writes to an argument, or returns it, without saying so in its schema makes every functional graph
 wrong.  Fake tensors cannot show it; so the first run looks.

@@ -97,11 +97,11 @@ class _RunnerWriter:
             sliced = spell_slice(args[0], node.args[1:], self._sizes(node)[node.args[1] if len(node.args) > 1 else 0])
             if sliced is not None:
                 return sliced
-        method = METHODS.get(node.target) or _WRITES.get(node.target)
+        target: Any = node.target
+        method = METHODS.get(target) or _WRITES.get(target)
         if method is not None:
             return f"{args[0]}.{method}({', '.join([*args[1:], *kwargs])})"
-        function = FUNCTIONS.get(node.target, node.target)
-        name = self.speller.name(getattr(node.target, "__name__", str(node.target)), function)
+        name = self.speller.name(getattr(target, "__name__", str(target)), FUNCTIONS.get(target, target))
         return f"{name}({', '.join([*args, *kwargs])})"
 
     def _sizes(self, node: fx.Node) -> Any:

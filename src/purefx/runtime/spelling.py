@@ -43,10 +43,8 @@ METHODS: dict[Any, str] = {
     aten.view.default: "view",
     aten.view.dtype: "view",
 }
-FUNCTIONS: dict[Any, str] = {
-    aten.view_as_real.default: "view_as_real",
-    aten.view_as_complex.default: "view_as_complex",
-}
+METHOD_OF_STEP = {str(op).removeprefix("aten."): name for op, name in METHODS.items()}
+"""The methods by the names that steps of a chain have."""
 
 
 class Speller:
@@ -119,9 +117,10 @@ def spell_slice(tensor: str, bounds: Sequence[Any], size: Any) -> str | None:
 
     ``bounds`` are the arguments after the tensor.  Indexing skips a slice that takes everything.
     """
-    dim, start, stop, step = (*bounds, *(0, None, None, 1)[len(bounds) :])
+    defaults: list[Any] = [0, None, None, 1]
+    dim, start, stop, step = [*bounds, *defaults[len(bounds) :]]
     start, stop = 0 if start is None else start, size if stop is None else stop
-    if not all(type(x) is int for x in (start, stop, step, size)) or dim < 0 or start < 0 or stop < 0:
+    if any(type(x) is not int for x in (start, stop, step, size)) or dim < 0 or start < 0 or stop < 0:
         return None
     if min(stop, size) - start >= size:
         return None

@@ -16,7 +16,7 @@ def sharing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
     first: dict[int, tuple[int, int]] = {}
     pattern = []
     for i, tensor in enumerate(tensors):
-        start = tensor.storage_offset() * tensor.itemsize
+        start = int(tensor.storage_offset()) * tensor.itemsize
         group, origin = first.setdefault(storage_key(tensor), (i, start))
         pattern.append((group, start - origin))
     return tuple(pattern)

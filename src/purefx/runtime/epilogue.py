@@ -1,0 +1,92 @@
+"""What runs after the write-back: the program's own view operators and geometry writes, then its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from purefx._torch import pytree
+from purefx.analysis.replay import storages_of
+from purefx.capture.recording import Call, Modes
+from purefx.runtime.scope import Scope, indented
+
+
+def emit_statements(scope: Scope) -> list[str]:
+    """The recorded calls that run again, each in the grad mode that it ran in."""
+    lines = _fetch_storages(scope)
+    for modes, calls in groupby(scope.replay.statements, key=lambda call: call.modes):
+        block = [_statement(scope, call) for call in calls]
+        head = _mode(scope, modes)
+        lines += [f"with {head}:", *indented(block)] if head else block
+    return lines
+
+
+def emit_rebinding(scope: Scope) -> list[str]:
+    """Statements that bind attributes of modules to what the program bound them to."""
+    lines = []
+    for rebinding, how in zip(scope.capture.rebindings, scope.replay.rebound, strict=True):
+        table = scope.speller.name("state", rebinding.table)
+        if how is None:
+            lines.append(f"{table}.pop({rebinding.key!r}, None)")
+        else:
+            lines.append(f"{table}[{rebinding.key!r}] = {scope.result(how)}")
+    return lines
+
+
+def emit_return(scope: Scope) -> list[str]:
+    """The grad mode that the program leaves behind, and its results."""
+    capture = scope.capture
+    mode = [f"torch.set_grad_enabled({capture.grad_after})"] if capture.grad_after != capture.grad_before else []
+    results = list(map(scope.result, scope.replay.results))
+    return [*mode, f"return {_whole(scope, capture.structure, results)}"]
+
+
+def _mode(scope: Scope, modes: Modes) -> str:
+    if modes.inference and not scope.capture.inference:
+        return "torch.inference_mode()"
+    return f"torch.set_grad_enabled({modes.grad})" if modes.grad != scope.capture.grad_before else ""
+
+
+def _fetch_storages(scope: Scope) -> list[str]:
+    """Names for the storages that statements need, before any statement changes who shows them."""
+    needed = dict.fromkeys(s for call in scope.replay.statements for s in storages_of(call))
+    holders = {s: next(v for v in scope.variables if v.first.storage is s) for s in needed}
+    scope.storages.update((s, scope.unique("storage", "storage")) for s in needed)
+    return [f"{scope.storages[s]} = {scope.variables[v]}.untyped_storage()" for s, v in holders.items()]
+
+
+def _statement(scope: Scope, call: Call) -> str:
+    expression = scope.speller.call(call, scope.spell)
+    new = [o.variable for o in call.outputs if o.variable not in scope.variables]
+    if not new:
+        return expression
+    if isinstance(call.results, (list, tuple)):
+        targets = [scope.made(o.variable) for o in call.outputs]
+        return f"({', '.join(targets)},) = {expression}"
+    return f"{scope.made(new[0])} = {expression}"
+
+
+def _whole(scope: Scope, structure: pytree.TreeSpec, results: list[str]) -> str:
+    """The expression that puts ``results`` into the containers that the program returned."""
+    text = _nested(structure, iter(results))
+    if text is not None:
+        return text
+    unflatten = scope.speller.name("tree_unflatten", pytree.tree_unflatten)
+    return f"{unflatten}([{', '.join(results)}], {scope.speller.name('structure', structure)})"
+
+
+def _nested(structure: pytree.TreeSpec, results: Iterator[str]) -> str | None:
+    """Nested tuples, lists and dicts as source; None where there is another container."""
+    if structure.is_leaf():
+        return next(results)
+    parts = [_nested(child, results) for child in structure.children()]
+    if None in parts:
+        return None
+    inside = ", ".join(map(str, parts))
+    if structure.type is tuple:
+        return f"({inside},)" if parts else "()"
+    if structure.type is list:
+        return f"[{inside}]"
+    if structure.type is dict and all(type(key) in (str, int) for key in structure.context):
+        return "{" + ", ".join(f"{key!r}: {part}" for key, part in zip(structure.context, parts, strict=True)) + "}"
+    return "None" if structure.type is type(None) else None

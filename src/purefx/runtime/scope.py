@@ -1,0 +1,93 @@
+"""The names of one wrapper: of the call's leaves, the caller's tensors, graph outputs and what is made of them."""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+import torch
+
+from purefx.analysis.replay import Fresh, How, Itself, Plain, Replay, Replayed
+from purefx.capture.arguments import Leaf
+from purefx.capture.captured import Capture, Input
+from purefx.capture.recording import Operand, Storage, Variable
+from purefx.functional.roots import Root
+from purefx.functional.signature import Functional, GraphOutput, NumberOutput
+from purefx.runtime.guards import spell_symbols
+from purefx.runtime.spelling import Speller
+
+
+class Scope:
+    """What the parts of a wrapper are made of, and the names that they share.
+
+    Invariant: ``unique`` alone makes names, and no name stands for two things.  ``variables``, ``roots``, ``outputs``
+    and ``storages`` grow in the order in which the wrapper's statements make what they name.
+    """
+
+    def __init__(self, capture: Capture, replay: Replay, functional: Functional) -> None:
+        self.capture = capture
+        self.replay = replay
+        self.functional = functional
+        self._taken: set[str] = {"graph", "leaves", "torch", "no_grad"}
+        self.leaves = [self.unique(name, "x") for name in capture.flat.names]
+        self.inputs = {known: self._input_name(known) for known in capture.inputs}
+        self.variables: dict[Variable, str] = {known.variable: name for known, name in self.inputs.items()}
+        self.symbols = spell_symbols(capture, self.inputs) if capture.dynamic else {}
+        self.speller = Speller({symbol: str(symbol) for symbol in self.symbols})
+        self.outputs: dict[GraphOutput, str] = {}
+        self.roots: dict[Root, str] = {}
+        self.storages: dict[Storage, str] = {}
+
+    def unique(self, wanted: str, fallback: str) -> str:
+        """A new name, like ``wanted`` if that has a letter or digit in it."""
+        short = wanted.removeprefix("args").replace("kwargs", "")
+        name = "".join(c if c.isalnum() else "_" for c in short).strip("_") or fallback
+        name = f"arg{name}" if name[0].isdigit() else name
+        unique, number = name, 1
+        while unique in self._taken:
+            number += 1
+            unique = f"{name}_{number}"
+        self._taken.add(unique)
+        return unique
+
+    def no_grad(self) -> str:
+        """The expression that begins a block without gradients."""
+        return f"{self.speller.name('no_grad', torch.no_grad)}()"
+
+    def made(self, variable: Variable) -> str:
+        """The name of ``variable``, which a statement makes if it has none yet."""
+        if variable not in self.variables:
+            self.variables[variable] = self.unique("view", "view")
+        return self.variables[variable]
+
+    def result(self, how: How) -> str:
+        """The expression of a result."""
+        match how:
+            case Itself(source):
+                return self.inputs[source]
+            case Fresh(variable, _) | Replayed(variable):
+                return self.variables[variable]
+            case Plain(value):
+                numbers = (n for o, n in self.outputs.items() if isinstance(o, NumberOutput) and o.symbol is value)
+                number = next(numbers, None)
+                return self.speller.literal(value) if number is None else number
+            case _:
+                assert_never(how)
+
+    def spell(self, x: Any) -> str:
+        """An argument of a recorded call."""
+        if isinstance(x, Operand):
+            return self.variables[x.variable]
+        if isinstance(x, Storage):
+            return self.storages[x]
+        if isinstance(x, (list, tuple)) and any(isinstance(i, Operand) for i in x):
+            return f"[{', '.join(self.spell(i) for i in x)}]"
+        return self.speller.literal(x)
+
+    def _input_name(self, known: Input) -> str:
+        source = known.sources[0]
+        return self.leaves[source.index] if isinstance(source, Leaf) else self.unique(known.name, "held")
+
+
+def indented(lines: list[str]) -> list[str]:
+    """``lines`` one block further in."""
+    return [f"    {line}" for line in lines]

@@ -1,0 +1,103 @@
+"""Writing the graph's new values into the caller's memory, by views of the caller's own tensors.
+
+with no_grad():
+    cache[:, 3:4].copy_(new_cache)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from purefx.capture.captured import Input
+from purefx.capture.recording import Region
+from purefx.functional.regions import chain_between, includes
+from purefx.functional.roots import Root
+from purefx.functional.signature import WrittenOutput
+from purefx.layout import Chain, Slice
+from purefx.runtime.scope import Scope, indented
+from purefx.runtime.spelling import METHOD_OF_STEP, spell_range
+
+
+def emit_write_back(scope: Scope) -> list[str]:
+    """Writes to the storages that keep their size."""
+    resized = _resized(scope)
+    outputs = [o for o in _written(scope) if o.region.storage not in resized]
+    targets = _targets(scope, outputs)
+    pairs = zip(outputs, targets, strict=True)
+    return _block(scope, [f"{target}.copy_({scope.outputs[output]})" for output, target in pairs])
+
+
+def emit_write_back_resized(scope: Scope) -> list[str]:
+    """Storages that have another size now are written once their tensors have their new geometry."""
+    resized = _resized(scope)
+    lines = []
+    for output in _written(scope):
+        shown = [known for known in scope.capture.inputs if known.after.storage is output.region.storage]
+        for known in shown if output.region.storage in resized else ():
+            chain = chain_between(output.region, known.after)
+            if chain is not None:
+                value = _chained(scope, scope.outputs[output], chain)
+                lines.append(f"{scope.inputs[known]}.copy_({value})")
+    return _block(scope, lines)
+
+
+def _written(scope: Scope) -> list[WrittenOutput]:
+    return [o for o in scope.functional.outputs if isinstance(o, WrittenOutput)]
+
+
+def _resized(scope: Scope) -> frozenset[object]:
+    return frozenset(storage for call in scope.capture.recording for storage, _, _ in call.resized)
+
+
+def _block(scope: Scope, lines: list[str]) -> list[str]:
+    return [f"with {scope.no_grad()}:", *indented(lines)] if lines else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where a region is: ``views`` of the tensor ``name``, which is ``member`` if it is one of the caller's."""
+
+    member: Input | None
+    name: str
+    views: str
+
+
+def _targets(scope: Scope, outputs: list[WrittenOutput]) -> list[str]:
+    """Where each output is written to.
+
+    Rule: the caller's version counters end where eager leaves them.  A write by way of ``x.data`` moves none,
+    and is used where eager's writes were fewer than these (``x.data.add_(1)`` in the program counts as none).
+    """
+    found = [_target(scope, o.root, o.region) for o in outputs]
+    counts = Counter(target.member for target in found)
+    plain = {m for m, n in counts.items() if m is not None and not m.tensor.is_inference() and m.writes >= n}
+    return [f"{t.name}{'' if t.member in plain else '.data'}{t.views}" for t in found]
+
+
+def _target(scope: Scope, root: Root, region: Region) -> _Target:
+    """``region`` of the caller's memory: by views of a member, one that eager wrote if any, or of the base."""
+    for member in sorted(root.members, key=lambda m: (m.writes == 0, m is not root.base)):
+        chain = chain_between(member.before, region) if includes(member.before, region) else None
+        if chain is not None:
+            physical = f"{'.conj()' * member.before.conj}{'._neg_view()' * member.before.neg}"
+            return _Target(member, scope.inputs[member], _chained(scope, physical, chain))
+    name, chain = scope.roots[root], chain_between(root.region, region)
+    if chain is not None:
+        return _Target(root.base, name, _chained(scope, "", chain))
+    literal, geometry = scope.speller.literal, region.geometry
+    place = f"{name}.storage_offset() + {literal(geometry.offset - root.region.geometry.offset)}"
+    shape = f"{literal(tuple(geometry.sizes))}, {literal(tuple(geometry.strides))}"
+    return _Target(root.base, name, f".as_strided({shape}, {place})")
+
+
+def _chained(scope: Scope, name: str, chain: Chain) -> str:
+    """The views ``chain`` of ``name``."""
+    literal = scope.speller.literal
+    for step in chain:
+        if isinstance(step, Slice):
+            bounds = spell_range(*map(literal, (step.start, step.stop, step.step)))
+            name = f"{name}[{', '.join([':'] * step.dim + [bounds.removesuffix(':1')])}]"
+        else:
+            name = f"{name}.{METHOD_OF_STEP[step.op]}({', '.join(map(literal, step.arguments))})"
+    return name
