@@ -8,8 +8,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-import torch
-
 import purefx.report.check as checking
 from purefx._torch import pytree
 from purefx.pipeline import Backend, build, build_without_backend, compile_graph, graph_module, run_stages
@@ -17,13 +15,13 @@ from purefx.program import Program
 from purefx.report.check import CheckReport
 from purefx.report.explain import Explanation
 from purefx.report.explain import explain as explain_stages
+from purefx.runtime.leaves import leaves_of
 from purefx.runtime.wrapper import Wrapper
 
 P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("purefx")
 
-_LEAF_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, bool, int, float, str})
 CACHE_SIZE = 16
 """How many specialisations a compiled function keeps."""
 
@@ -62,7 +60,9 @@ def compile(function: Callable[P, R], backend: Backend | None = None) -> Callabl
     without one the graph runs as it is.  A call that no specialisation fits is captured anew; the least recently
     used of more than ``CACHE_SIZE`` is dropped.
     """
-    return functools.wraps(function)(Compiled(function, backend))
+    compiled = Compiled(function, backend)
+    functools.update_wrapper(compiled, function, updated=())  # not the attributes: a module's are its own
+    return compiled
 
 
 class Compiled:
@@ -76,13 +76,11 @@ class Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function by the specialisation that fits, or capture one."""
-        if not kwargs and _LEAF_TYPES.issuperset(map(type, args)):
-            leaves, structure = args, len(args)
-        else:
-            leaves, structure = pytree.tree_flatten((args, kwargs))
-        for number, (known, wrapper) in reversed(self.specialisations.items()):
-            if structure == known and wrapper.matches(leaves):
-                if number != next(reversed(self.specialisations)):
+        leaves, structure = leaves_of(args, kwargs)
+        known = tuple(reversed(self.specialisations.items()))
+        for place, (number, (expected, wrapper)) in enumerate(known):
+            if structure == expected and wrapper.matches(leaves):
+                if place and number in self.specialisations:
                     self.specialisations.move_to_end(number)
                 return wrapper.run(leaves)
         return self._captured(args, kwargs, structure).run(leaves)

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
-from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from purefx._torch import without_modes
 from purefx.analysis.gradients import check_no_gradients
 from purefx.analysis.replay import Replay, infer_replay
 from purefx.capture.captured import Capture
 from purefx.capture.fakes import fake_like
+from purefx.capture.recording import Region
 from purefx.capture.session import capture
-from purefx.errors import BackendFailed
+from purefx.errors import BackendFailed, UnsupportedOperator
 from purefx.functional.known import find_number
 from purefx.functional.reinplace import with_in_place_writes
 from purefx.functional.rewrite import functionalize
 from purefx.functional.signature import Functional, RootInput, module_of
+from purefx.layout import NotViewable
 from purefx.runtime.first_run import checked_once, needs_first_run
 from purefx.runtime.runner import build_runner
 from purefx.runtime.wrapper import Wrapper, build_wrapper
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 """A compiler: takes the functional graph and example inputs, returns a callable with the graph's signature."""
+
+
+_ONE_AT_A_TIME = threading.RLock()
+"""A capture puts fakes into modules and variables that other threads may capture too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,10 +45,18 @@ class Stages:
 
 def run_stages(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool) -> Stages:
     """Capture a call of ``function`` and make its functional graph; the arguments are only read."""
-    captured = capture(function, args, kwargs, dynamic=dynamic, known=find_number)
+    with _ONE_AT_A_TIME:
+        captured = capture(function, args, kwargs, dynamic=dynamic, known=find_number)
     replay = infer_replay(captured)
     check_no_gradients(captured, replay)
-    return Stages(captured, replay, functionalize(captured, replay))
+    try:
+        return Stages(captured, replay, functionalize(captured, replay))
+    except NotViewable as error:  # a fake kernel has accepted what the operator's own kernel does not
+        raise UnsupportedOperator(
+            f"the sizes that fake tensors gave cannot be: {error}",
+            where=None,
+            remedy="run the function in eager: it raises there too, or report the operator",
+        ) from error
 
 
 def graph_module(stages: Stages) -> fx.GraphModule:
@@ -72,8 +86,10 @@ def compile_graph(stages: Stages, backend: Backend) -> Callable[..., Any]:
     """
     module = graph_module(stages)
     examples = [_example(stages, given) for given in stages.functional.inputs]
+    storage = next(iter(stages.capture.recording.storages), None)
     with without_modes():
-        FakeTensorProp(module, stages.capture.fake_mode).propagate_dont_convert_inputs(*examples)
+        for node, value in stages.functional.values.items() if storage is not None else ():
+            node.meta["val"] = fake_like(Region(storage, value.geometry, value.dtype), stages.capture.fake_mode)
     try:
         compiled = backend(module, examples)
     except Exception as error:

@@ -41,8 +41,8 @@ class Program:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program; raises ValueError for arguments that it was not made for."""
-        leaves = pytree.tree_leaves((args, kwargs))
-        if not self.wrapper.matches(leaves):
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        if structure != self.stages.capture.flat.structure or not self.wrapper.matches(leaves):
             raise ValueError("the program was traced for other arguments: trace it again, or use purefx.compile")
         return self.wrapper.run(leaves)
 

@@ -8,14 +8,14 @@ from hypothesis import HealthCheck, given, settings
 import purefx
 from tests.programs.generate import programs, seeded_programs
 from tests.programs.program import Program
-from tests.support.oracle import assert_same_as_eager
+from tests.support.oracle import assert_same_as_eager, differences_from_eager
 
 CHUNK = 50
 
 
 @pytest.mark.parametrize("start", range(0, 500, CHUNK))
 def test_random_programs_cannot_be_told_from_eager(start: int) -> None:
-    for _, program in seeded_programs(range(start, start + CHUNK)):
+    for _, program in seeded_programs(range(start, start + CHUNK), grad=False):
         assert_same_as_eager(program.function, program.make_arguments, system=purefx.compile)
 
 
@@ -27,5 +27,7 @@ def test_drawn_programs_cannot_be_told_from_eager(program: Program) -> None:
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(programs(grad=True))
-def test_drawn_programs_with_gradients_cannot_be_told_from_eager(program: Program) -> None:
-    assert_same_as_eager(program.function, program.make_arguments, system=purefx.compile)
+def test_drawn_programs_with_gradients_are_right_or_refused(program: Program) -> None:
+    found = differences_from_eager(program.function, program.make_arguments, system=purefx.compile)
+    refused = any("GradientsRefused" in str(difference.system) for difference in found)
+    assert refused or not found, program.source()

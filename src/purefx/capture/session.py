@@ -192,9 +192,8 @@ class _Session:
         fakes = {id(i.fake): i.tensor for i in self._inputs.values()}
         for owner, tables in saved:
             for table, old in zip(owner.tables, tables, strict=True):
-                present = {key: table.get(key, value) for key, value in table.items()}
-                for key, value in present.items():
-                    if fakes.get(id(value), value) is not old.get(key, _ABSENT) and _is_state(owner, value):
+                for key, value in [(key, table.get(key, value)) for key, value in table.items()]:
+                    if not _is_unchanged(value, old.get(key, _ABSENT), fakes) and _is_state(owner, value):
                         result = self._result(value, owner.spelled(key))
                         yield Rebinding(table, key, owner.spelled(key), result, old.get(key))
                 for key in [key for key in old if key not in table]:
@@ -208,6 +207,15 @@ class _Session:
 
 
 _ABSENT = object()
+
+
+def _is_unchanged(value: Any, old: Any, fakes: dict[int, torch.Tensor]) -> bool:
+    """Whether ``value`` is ``old``, or a new container of the very tensors that were in the old one."""
+    if fakes.get(id(value), value) is old:
+        return True
+    if not isinstance(value, list | tuple) or type(value) is not type(old) or len(value) != len(old):
+        return False
+    return all(fakes.get(id(new), new) is fakes.get(id(before), before) for new, before in zip(value, old, strict=True))
 
 
 def _is_state(owner: Owner, value: Any) -> bool:
