@@ -47,6 +47,16 @@ ALWAYS_KEPT: frozenset[OpOverload] = frozenset(
 """Operators without results that matter although nothing reads them."""
 
 
+QUANTISING: frozenset[OpOverload] = frozenset(
+    {
+        aten.quantize_per_channel.default,
+        aten.quantize_per_tensor.default,
+        aten.quantize_per_tensor.tensor_qparams,
+        aten.quantize_per_tensor_dynamic.default,
+    }
+)
+"""Operators whose results fake tensors take for plain ones."""
+
 RAISES_ON_DATA: frozenset[OpOverload] = frozenset(
     {
         aten.embedding.default,

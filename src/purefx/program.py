@@ -41,6 +41,9 @@ class Program:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program; raises ValueError for arguments that it was not made for."""
+        order = self.stages.capture.flat.keywords
+        if kwargs.keys() == set(order):
+            kwargs = {name: kwargs[name] for name in order}
         leaves, structure = pytree.tree_flatten((args, kwargs))
         if structure != self.stages.capture.flat.structure or not self.wrapper.matches(leaves):
             raise ValueError("the program was traced for other arguments: trace it again, or use purefx.compile")

@@ -101,6 +101,7 @@ class Flat:
     leaves: tuple[Any, ...]
     names: tuple[str, ...]
     structure: pytree.TreeSpec
+    keywords: tuple[str, ...]
 
     def whole(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments and keyword arguments that ``leaves`` make up."""
@@ -113,7 +114,7 @@ def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flat:
     names, leaves, structure = _named_leaves(args, kwargs)
     for name, leaf in zip(names, leaves, strict=True):
         _check_type(name, leaf)
-    return Flat(leaves, names, structure)
+    return Flat(leaves, names, structure, tuple(kwargs))
 
 
 def check_tensor(name: str, tensor: torch.Tensor) -> None:

@@ -10,8 +10,8 @@ import torch
 from purefx._torch import HigherOrderOperator, OpOverload
 from purefx.capture.frames import current_line
 from purefx.capture.recording import Effect, Operand, Resize, Storage, Tree
-from purefx.errors import UndeclaredWrite, UnsupportedOperator
-from purefx.operators import ALWAYS_KEPT, HIDDEN_WRITES, argument, aten, facts, is_pure, takes_default_dtype
+from purefx.errors import UndeclaredWrite, UnsupportedOperator, UnsupportedTensor
+from purefx.operators import ALWAYS_KEPT, HIDDEN_WRITES, QUANTISING, argument, aten, facts, is_pure, takes_default_dtype
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -76,8 +76,14 @@ def with_dtype(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
     return {**kwargs, "dtype": torch.get_default_dtype()}
 
 
-def check_generators(op: Any, kwargs: dict[str, Any]) -> None:
-    """Refuse random numbers from another generator than the default one: its state is no tensor of the graph."""
+def check_supported(op: Any, kwargs: dict[str, Any]) -> None:
+    """Refuse what fake tensors do not tell the truth about, and random numbers from a generator of one's own."""
+    if op in QUANTISING:
+        raise UnsupportedTensor(
+            f"{op} makes a quantised tensor, which has no plain strided memory",
+            where=current_line(),
+            remedy="keep it outside the function, or compute with integers and a scale",
+        )
     if isinstance(kwargs.get("generator"), torch.Generator):
         raise UnsupportedOperator(
             f"{op} draws from a generator of its own",

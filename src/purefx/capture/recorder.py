@@ -24,7 +24,7 @@ from purefx.capture.effects import (
     Change,
     Outcome,
     check_declared_alias,
-    check_generators,
+    check_supported,
     count_list_writes,
     matters_without_tensors,
     with_dtype,
@@ -98,7 +98,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         if func is aten._efficientzerotensor.default:  # its lazy zeros break on fake tensors; plain ones read the same
             func = aten.zeros.default
         kwargs = with_dtype(func, args, kwargs)
-        check_generators(func, kwargs)
+        check_supported(func, kwargs)
         if isinstance(func, OpOverload) and facts(func).random:
             check_random_state(self._seed)
         given: Passed = (map_tree(self._as_fake, args), map_tree(self._as_fake, kwargs))

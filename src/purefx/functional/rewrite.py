@@ -197,24 +197,24 @@ class _Rewriter:
         for how in hows:
             if isinstance(how, Plain) and isinstance(how.value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
                 outputs.append((NumberOutput(how.value), self._builder.lower(how.value)))
-        for number in self._numbers_outside(outputs):
-            outputs.append((NumberOutput(number), self._builder.lower(number)))
+        for symbol in self._symbols_outside(outputs):
+            outputs.append((NumberOutput(symbol), self._builder.symbols[symbol]))
         return outputs
 
-    def _numbers_outside(self, outputs: list[tuple[GraphOutput, Any]]) -> list[torch.SymInt]:
+    def _symbols_outside(self, outputs: list[tuple[GraphOutput, Any]]) -> list[Any]:
         """Numbers read out of tensors that the wrapper needs: for views that it replays, and regions it writes."""
-        found: dict[Any, torch.SymInt] = {}
+        found: dict[Any, None] = {}
 
         def note(x: Any) -> None:
-            if isinstance(x, torch.SymInt) and any(free_unbacked_symbols(x)):
-                found.setdefault(x.node.expr, x)
+            if isinstance(x, torch.SymInt):
+                found.update(dict.fromkeys(sorted(free_unbacked_symbols(x), key=str)))
 
         map_tree(note, [call.args for call in self._replay.statements])
         for output, _ in outputs:
             if isinstance(output, WrittenOutput):
                 geometry = output.region.geometry
                 map_tree(note, (geometry.sizes, geometry.strides, geometry.offset))
-        return list(found.values())
+        return [symbol for symbol in found if symbol in self._builder.symbols]
 
     def _is_view(self, node: fx.Node) -> bool:
         return self._builder.values[node].origin is not node

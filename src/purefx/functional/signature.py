@@ -69,7 +69,10 @@ class BaseOutput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NumberOutput:
-    """A graph output: a number that the program read out of a tensor."""
+    """A graph output: a number that the program read out of a tensor.
+
+    ``symbol`` is the symbolic number that the program returns, or the size symbol that the wrapper needs.
+    """
 
     symbol: Any
 

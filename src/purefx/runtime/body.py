@@ -24,6 +24,8 @@ from purefx.functional.signature import (
 )
 from purefx.runtime.scope import Scope
 
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
 
 def emit_graph_call(scope: Scope) -> list[str]:
     """Statements that make the graph's inputs, run it and name its outputs."""
@@ -103,8 +105,8 @@ def _output_name(scope: Scope, output: GraphOutput) -> str:
     match output:
         case WrittenOutput(root, _):
             return f"new_{scope.roots[root]}"
-        case NumberOutput():
-            return "number"
+        case NumberOutput(symbol):
+            return "number" if isinstance(symbol, SYMBOLIC) else str(symbol)
         case ResultOutput() | BaseOutput():
             return "out"
         case _:

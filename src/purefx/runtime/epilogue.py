@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
+import torch
+
 from purefx._torch import pytree
 from purefx.analysis.replay import storages_of
 from purefx.capture.recording import Call, Modes
@@ -85,6 +87,8 @@ def _nested(structure: pytree.TreeSpec, results: Iterator[str]) -> str | None:
     inside = ", ".join(map(str, parts))
     if structure.type is tuple:
         return f"({inside},)" if parts else "()"
+    if structure.type is torch.Size:
+        return f"torch.Size(({inside},))" if parts else "torch.Size(())"
     if structure.type is list:
         return f"[{inside}]"
     if structure.type is dict and all(type(key) in (str, int) for key in structure.context):

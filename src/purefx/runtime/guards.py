@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import torch
 
 from purefx._torch import ShapeEnv
-from purefx.capture.arguments import GradientOf, Held, Leaf, ModuleState
+from purefx.capture.arguments import GradientOf, Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input
 from purefx.layout import Geometry
 from purefx.operators import READS_STORAGE, aten
@@ -21,10 +22,12 @@ from purefx.runtime.support import same_value, sharing, sharing_groups
 
 READS_OFFSETS = READS_STORAGE | {
     aten.as_strided_.default,
+    aten.resize_.default,
+    aten.resize_as_.default,
     aten.set_.source_Storage,
     aten.set_.source_Storage_storage_offset,
 }
-"""Operators whose arguments count from the start of the storage."""
+"""Operators whose arguments count from the start of the storage, or that ask for its size."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +69,7 @@ def spell_sources(capture: Capture, speller: Speller, names: dict[Input, str]) -
             case GradientOf(tensor):
                 owner = next(name for k, name in names.items() if k.tensor is tensor)
                 yield f"{names[known]} = {owner}.grad"
-            case ModuleState(table, key, name):
+            case TableEntry(table, key, name):
                 yield f"{names[known]} = {speller.name('state_of_' + name.rpartition('.')[0], table)}.get({key!r})"
             case Held(tensor, None, _):
                 yield f"{names[known]} = {speller.name('held', tensor)}"
@@ -76,13 +79,8 @@ def spell_sources(capture: Capture, speller: Speller, names: dict[Input, str]) -
 
 def spell_conditions(capture: Capture, speller: Speller, names: dict[Input, str], leaves: list[str]) -> Iterator[str]:
     """Everything that must hold, cheapest and most telling first."""
-    grad, inference = (
-        speller.name("is_grad_enabled", torch.is_grad_enabled),
-        "torch.is_inference_mode_enabled()",
-    )
-    yield f"{grad}() is {capture.grad_before}"
-    if capture.inference:
-        yield inference
+    yield f"{speller.name('is_grad_enabled', torch.is_grad_enabled)}() is {capture.grad_before}"
+    yield f"torch.is_inference_mode_enabled() is {capture.inference}"
     for name, leaf in zip(leaves, capture.flat.leaves, strict=True):
         if not isinstance(leaf, torch.Tensor):
             yield _plain_condition(name, leaf, speller)
@@ -134,15 +132,15 @@ def _tensor_conditions(name: str, known: Input, speller: Speller, *, offsets: bo
         yield f"{name}.stride() == {speller.literal(tuple(geometry.strides))}"
         if offsets:
             yield f"{name}.storage_offset() == {geometry.offset}"
+            yield f"{name}.untyped_storage().nbytes() == {known.before.storage.nbytes}"
     yield f"{name}.requires_grad is {tensor.requires_grad}"
     if tensor.requires_grad and tensor.is_leaf:
         yield f"{name}.grad is {'None' if tensor.grad is None else 'not None'}"
-    if tensor.is_inference():
-        yield f"{name}.is_inference()"
+    if isinstance(known.sources[0], Leaf):
+        yield f"{name}.is_inference() is {tensor.is_inference()}"
+        yield f"{name}.is_neg() is {tensor.is_neg()}"
     if tensor.dtype.is_complex:
         yield f"{name}.is_conj() is {tensor.is_conj()}"
-    if tensor.is_neg():
-        yield f"{name}.is_neg()"
 
 
 def _source_conditions(name: str, known: Input, speller: Speller, leaves: list[str]) -> Iterator[str]:
@@ -150,7 +148,7 @@ def _source_conditions(name: str, known: Input, speller: Speller, leaves: list[s
         match source:
             case Leaf(index) if leaves[index] != name:
                 yield f"{leaves[index]} is {name}"
-            case ModuleState(table, key, path) if source is not known.sources[0]:
+            case TableEntry(table, key, path) if source is not known.sources[0]:
                 yield f"{speller.name('state_of_' + path.rpartition('.')[0], table)}.get({key!r}) is {name}"
             case Held(tensor, binding, _) if binding is not None:
                 yield f"{speller.name('variable_' + binding.name, binding)}.read() is {speller.name('held', tensor)}"
@@ -170,6 +168,9 @@ def _sharing_conditions(capture: Capture, speller: Speller, names: dict[Input, s
         yield f"{speller.name('sharing_groups', sharing_groups)}(({tensors})) == {groups!r}"
     else:
         yield f"{speller.name('sharing', sharing)}(({tensors})) == {pattern!r}"
+    for a, b in combinations(capture.inputs, 2):
+        if a.before == b.before:  # one tensor passed twice would be one input
+            yield f"{names[a]} is not {names[b]}"
 
 
 def distinct_storages(*tensors: torch.Tensor) -> bool:

@@ -83,7 +83,7 @@ class Speller:
 
     def literal(self, x: Any) -> str:
         """``x`` as source."""
-        if isinstance(x, (list, tuple)):
+        if type(x) in (list, tuple):
             items = [self.literal(i) for i in x]
             inside = ", ".join(items)
             if isinstance(x, list):

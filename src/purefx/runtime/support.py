@@ -38,6 +38,8 @@ def same_value(given: Any, captured: Any) -> bool:
     """Whether a plain argument is the one that the program was specialised on."""
     if type(given) is not type(captured):
         return False
+    if isinstance(captured, complex):
+        return repr(given) == repr(captured)  # == takes -0.0 for 0.0
     if isinstance(captured, float):
         return math.copysign(1.0, given) == math.copysign(1.0, captured) and (
             given == captured or (math.isnan(given) and math.isnan(captured))
