@@ -37,7 +37,8 @@ def functionalize(function: Callable[P, R]) -> Callable[P, R]:
     def functionalized(*args: P.args, **kwargs: P.kwargs) -> R:
         stages = run_stages(function, args, kwargs, dynamic=False)
         wrapper = build(stages, graph_module(stages).forward)
-        return wrapper.run(pytree.tree_leaves((args, kwargs)))
+        result: R = wrapper.run(pytree.tree_leaves((args, kwargs)))
+        return result
 
     return functionalized
 

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.syntax import Syntax
 
-from purefx.report.observe import Difference, Raised, attempt
+from purefx.report.compare import Difference
+from purefx.report.observe import Raised, attempt
 from tests.programs.generate import seeded_programs
 from tests.programs.program import Program
 from tests.support.oracle import System, differences_from_eager

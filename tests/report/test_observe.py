@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from purefx._torch import FakeTensorMode
-from purefx.report.observe import Arguments, Elements, Function, Name, Raised, compare, observe
+from purefx.report.compare import compare
+from purefx.report.observe import Arguments, Elements, Function, Name, Raised, observe
 from tests.support.oracle import System, assert_same_as_eager, differences_from_eager
 from tests.support.systems import eager, on_arguments, on_outputs, then
 

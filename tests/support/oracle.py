@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable
 
 from purefx.report.check import differences_of_second_call
-from purefx.report.observe import Arguments, Difference, Function, Observation, compare, observe
+from purefx.report.compare import Difference, compare
+from purefx.report.observe import Arguments, Function, Observation, observe
 
 System = Callable[[Function], Function]
 MakeArguments = Callable[[], Arguments | tuple[object, ...]]

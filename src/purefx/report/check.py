@@ -18,17 +18,9 @@ import torch
 from torch import Tensor
 
 from purefx._torch import pytree, set_version
-from purefx.report.observe import (
-    Arguments,
-    Difference,
-    Function,
-    Name,
-    Observation,
-    compare,
-    is_wrapper,
-    observe,
-    tensors_of,
-)
+from purefx.report.compare import Difference, compare
+from purefx.report.observe import Arguments, Function, Name, Observation, observe
+from purefx.report.trees import is_wrapper, tensors_of
 
 T = TypeVar("T")
 Module = torch.nn.Module

@@ -3,7 +3,7 @@
 ``observe`` runs a function on fresh arguments and reads the outputs, the arguments and the state of PyTorch.
 Then it *probes*: it runs the function anew, writes into one tensor that the caller holds, and reads all the
 others, so that sharing which no attribute shows is seen by its effect. Nothing here knows of graphs or of
-compilation: eager and any system are observed by the same code; ``compare`` sets two records side by side.
+compilation: eager and any system are observed by the same code; `purefx.report.compare` sets two records side by side.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from purefx._torch import FakeTensor, pytree
+from purefx.report.trees import is_wrapper, leaves_of, tensors_of
 
 T = TypeVar("T")
 _SEED = 20
@@ -86,19 +87,6 @@ class Observation:
         return {**self.call, **self.probes}
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One fact that is not the same; None where that side has no such fact at all."""
-
-    what: Name
-    eager: Fact | None
-    system: Fact | None
-
-    def __str__(self) -> str:
-        eager, system = ("not there" if fact is None else str(fact) for fact in (self.eager, self.system))
-        return f"{self.what}\n    eager  {eager}\n    system {system}"
-
-
 def observe(
     f: Function, make_arguments: Callable[[], Arguments | tuple[object, ...]], *, probes: bool = True
 ) -> Observation:
@@ -155,7 +143,7 @@ def _run(f: Function, make_arguments: Callable[[], Arguments | tuple[object, ...
     made = make_arguments()
     given = made if isinstance(made, Arguments) else Arguments(tuple(made))
     arguments = _argument_tensors(given)
-    leaves = _leaves(arguments)
+    leaves = leaves_of(arguments)
     versions = {name: tensor._version for name, tensor in arguments.items() if not tensor.is_inference()}
     torch.manual_seed(_SEED)
     grad_mode = torch.is_grad_enabled()
@@ -173,65 +161,12 @@ def attempt(look: Callable[[], T]) -> T | Raised:
         return Raised(type(error).__name__, (str(error).splitlines() or [""])[0])
 
 
-def tensors_of(tree: object, name: str) -> dict[str, Tensor]:
-    """The tensors of a pytree by the names a user would write; modules give parameters and buffers."""
-    found: dict[str, Tensor] = {}
-    for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
-        where = name + pytree.keystr(path)
-        if isinstance(leaf, Tensor):
-            found |= {where: leaf, **_inner_tensors(leaf, where)}
-        elif isinstance(leaf, torch.nn.Module):
-            held = {**dict(leaf.named_parameters(remove_duplicate=False)), **dict(leaf.named_buffers())}
-            found |= {f"{where}.{part}": tensor for part, tensor in held.items()}
-    return found
-
-
-def is_wrapper(tensor: Tensor) -> bool:
-    """Whether ``tensor`` only holds other tensors and has no elements of its own."""
-    return hasattr(type(tensor), "__tensor_flatten__")
-
-
-def _inner_tensors(tensor: Tensor, name: str) -> dict[str, Tensor]:
-    if not is_wrapper(tensor):
-        return {}
-    parts = tensor.__tensor_flatten__()[0]  # type: ignore[attr-defined]
-    return {key: inner for part in parts for key, inner in tensors_of(getattr(tensor, part), f"{name}.{part}").items()}
-
-
 def _argument_tensors(given: Arguments) -> dict[str, Tensor]:
     return {
         **tensors_of(given.args, "args"),
         **tensors_of(dict(given.kwargs), "kwargs"),
         **given.held,
     }
-
-
-def _leaves(arguments: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The leaves that require grad among the arguments, and those from which an argument has grown."""
-    found: dict[int, tuple[str, Tensor]] = {}
-    for name, tensor in arguments.items():
-        if tensor.requires_grad and tensor.is_leaf:
-            found.setdefault(id(tensor), (name, tensor))
-    for name, tensor in arguments.items():
-        for n, leaf in enumerate(_grown_from(tensor)):
-            found.setdefault(id(leaf), (f"leaf {n} of {name}", leaf))
-    return dict(found.values())
-
-
-def _grown_from(tensor: Tensor) -> list[Tensor]:
-    """The leaves of a tensor's autograd history, in the order of a walk from it."""
-    leaves: dict[int, Tensor] = {}
-    todo: list[Node | None] = [tensor.grad_fn]
-    seen: set[Node] = set()
-    while todo:
-        node = todo.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            variable = getattr(node, "variable", None)
-            if isinstance(variable, Tensor):
-                leaves[id(variable)] = variable
-            todo.extend(following for following, _ in node.next_functions)
-    return list(leaves.values())
 
 
 # ---- facts of a call
@@ -301,6 +236,11 @@ _ATTRIBUTES: Mapping[str, Callable[[Tensor], Fact]] = {
     "grad_fn": lambda tensor: _node_name(tensor),
     "grad": lambda tensor: "None" if not tensor.is_leaf or tensor.grad is None else _elements(tensor.grad),
 }
+
+
+def _telling_strides(tensor: Tensor) -> tuple[int, ...]:
+    """The strides that say where elements are: that of a dimension of size 1 is never used, and operators differ."""
+    return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
 
 
 def _node_name(tensor: Tensor) -> str:
@@ -438,95 +378,3 @@ def _facts_of_probe(call: _Call, target: str, write: _Write) -> Facts:
         yield Name(name + when, "value"), _elements(tensor)
     if seen:
         yield from _gradients(call, tensors, when)
-
-
-# ---- comparison
-
-
-@dataclass(frozen=True, slots=True)
-class _Tolerance:
-    rtol: float
-    atol: float
-
-
-_TOLERANCES: Mapping[torch.dtype, _Tolerance] = {
-    torch.float16: _Tolerance(1e-2, 1e-3),
-    torch.bfloat16: _Tolerance(2e-2, 1e-2),
-    torch.float32: _Tolerance(1e-5, 1e-6),
-    torch.complex64: _Tolerance(1e-5, 1e-6),
-    torch.float64: _Tolerance(1e-10, 1e-12),
-    torch.complex128: _Tolerance(1e-10, 1e-12),
-}
-_VIEWS = (
-    "Alias Diagonal Expand Imag Permute Real Select Slice Split SplitWithSizes Squeeze T Transpose Unbind "
-    "Unfold Unsqueeze View ViewAsComplex ViewAsReal"
-)
-_VIEW_NODES = frozenset(f"{view}Backward{n}" for view in _VIEWS.split() for n in range(4))
-
-
-_ERROR = Name("call", "error type")
-_MESSAGE = Name("call", "error message")
-
-
-def _telling_strides(tensor: Tensor) -> tuple[int, ...]:
-    """The strides that say where elements are: that of a dimension of size 1 is never used, and operators differ."""
-    return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
-
-
-def compare(
-    expected: Observation, actual: Observation, *, rtol: float | None = None, atol: float | None = None
-) -> tuple[Difference, ...]:
-    """The facts of ``expected`` (eager) and ``actual`` (a system) that are not the same, in eager's order.
-
-    ``rtol`` and ``atol`` replace what fits each floating dtype; other dtypes must agree exactly. Where only
-    one side raised, that comes first, and probes, which that side has none of, are left out.
-    """
-    eager, system = expected.facts, actual.facts
-    if _ERROR in eager and _ERROR in system:  # purefx promises untouched arguments; eager has run half of the program
-        eager, system = _only_errors(expected.call), _only_errors(actual.call)
-    elif (_ERROR in eager) != (_ERROR in system):
-        eager = {_ERROR: "none", _MESSAGE: "", **expected.call}
-        system = {_ERROR: "none", _MESSAGE: "", **actual.call}
-    pairs = ((name, eager.get(name), system.get(name)) for name in {**eager, **system})
-    return tuple(Difference(*pair) for pair in pairs if not _agree(*pair, rtol=rtol, atol=atol))
-
-
-def _only_errors(facts: Mapping[Name, Fact]) -> Mapping[Name, Fact]:
-    return {name: facts[name] for name in (_ERROR, _MESSAGE)}
-
-
-def _agree(name: Name, eager: Fact | None, system: Fact | None, *, rtol: float | None, atol: float | None) -> bool:
-    match eager, system:
-        case Elements(expected), Elements(actual):
-            return _close(expected, actual, rtol, atol)
-        case Raised(expected_type), Raised(actual_type):
-            return expected_type == actual_type
-        case str(expected_node), str(actual_node) if name.aspect == "grad_fn":
-            return _same_history(expected_node, actual_node)
-        case _:
-            return eager == system
-
-
-def _same_history(expected: str, actual: str) -> bool:
-    """Equal nodes; but of a computed value a caller can only expect that there is some node.
-
-    Rule: a node of a view op is kept, any other may be another. ``x[0]`` must say SelectBackward0 to whoever
-    reads it, as that decides what a later write does; ``x + 1`` has the node of the compiled program, not
-    AddBackward0.
-    """
-    return expected == actual or ("None" not in (expected, actual) and expected not in _VIEW_NODES)
-
-
-def _close(expected: Tensor, actual: Tensor, rtol: float | None, atol: float | None) -> bool:
-    if expected.shape != actual.shape or expected.dtype != actual.dtype or expected.device != actual.device:
-        return False
-    fitting = _TOLERANCES.get(expected.dtype)
-    if fitting is None:
-        return torch.equal(expected, actual)
-    return torch.allclose(
-        actual,
-        expected,
-        rtol=fitting.rtol if rtol is None else rtol,
-        atol=fitting.atol if atol is None else atol,
-        equal_nan=True,
-    )

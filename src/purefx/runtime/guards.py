@@ -74,6 +74,7 @@ def spell_sources(capture: Capture, speller: Speller, names: dict[Input, str]) -
             case Held(tensor, None, _):
                 yield f"{names[known]} = {speller.name('held', tensor)}"
             case Held(_, binding, _):
+                assert binding is not None  # the case above
                 yield f"{names[known]} = {speller.name('variable_' + binding.name, binding)}.read()"
 
 
@@ -93,7 +94,8 @@ def spell_conditions(capture: Capture, speller: Speller, names: dict[Input, str]
     for rebinding in capture.rebindings:
         if rebinding.plain:
             state = speller.name("state", rebinding.table)
-            yield f"{speller.name('same_value', same_value)}({state}.get({rebinding.key!r}), {speller.literal(rebinding.before)})"
+            same, before = speller.name("same_value", same_value), speller.literal(rebinding.before)
+            yield f"{same}({state}.get({rebinding.key!r}), {before})"
     modules = [module for _, module in capture.modules]
     if modules:
         yield f"{speller.name('modules', ModuleGuard.of(modules))}.holds()"
