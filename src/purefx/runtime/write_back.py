@@ -6,9 +6,6 @@ with no_grad():
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
-
 from purefx.capture.captured import Input
 from purefx.capture.recording import Region
 from purefx.functional.regions import chain_between, includes
@@ -23,9 +20,7 @@ def emit_write_back(scope: Scope) -> list[str]:
     """Writes to the storages that keep their size."""
     resized = _resized(scope)
     outputs = [o for o in _written(scope) if o.region.storage not in resized]
-    targets = _targets(scope, outputs)
-    pairs = zip(outputs, targets, strict=True)
-    return _block(scope, [f"{target}.copy_({scope.outputs[output]})" for output, target in pairs])
+    return _block(scope, [f"{_target(scope, o.root, o.region)}.copy_({scope.outputs[o]})" for o in outputs])
 
 
 def emit_write_back_resized(scope: Scope) -> list[str]:
@@ -54,41 +49,28 @@ def _block(scope: Scope, lines: list[str]) -> list[str]:
     return [f"with {scope.no_grad()}:", *indented(lines)] if lines else []
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """Where a region is: ``views`` of the tensor ``name``, which is ``member`` if it is one of the caller's."""
+def _target(scope: Scope, root: Root, region: Region) -> str:
+    """``region`` of the caller's memory: by views of a member, one that eager wrote if any, or of the base.
 
-    member: Input | None
-    name: str
-    views: str
-
-
-def _targets(scope: Scope, outputs: list[WrittenOutput]) -> list[str]:
-    """Where each output is written to.
-
-    Rule: the caller's version counters end where eager leaves them.  A write by way of ``x.data`` moves none,
-    and is used where eager's writes were fewer than these (``x.data.add_(1)`` in the program counts as none).
+    Rule: an inference tensor is written by way of ``x.data``.  ``with torch.inference_mode(): x.add_(1)`` may write
+    to it; the wrapper, which runs outside of that mode, could not.
     """
-    found = [_target(scope, o.root, o.region) for o in outputs]
-    counts = Counter(target.member for target in found)
-    plain = {m for m, n in counts.items() if m is not None and not m.tensor.is_inference() and m.writes >= n}
-    return [f"{t.name}{'' if t.member in plain else '.data'}{t.views}" for t in found]
-
-
-def _target(scope: Scope, root: Root, region: Region) -> _Target:
-    """``region`` of the caller's memory: by views of a member, one that eager wrote if any, or of the base."""
     for member in sorted(root.members, key=lambda m: (m.writes == 0, m is not root.base)):
         chain = chain_between(member.before, region) if includes(member.before, region) else None
         if chain is not None:
             physical = f"{'.conj()' * member.before.conj}{'._neg_view()' * member.before.neg}"
-            return _Target(member, scope.inputs[member], _chained(scope, physical, chain))
-    name, chain = scope.roots[root], chain_between(root.region, region)
+            return _chained(scope, f"{scope.inputs[member]}{_data(member)}{physical}", chain)
+    name, data, chain = scope.roots[root], _data(root.members[0]), chain_between(root.region, region)
     if chain is not None:
-        return _Target(root.base, name, _chained(scope, "", chain))
+        return _chained(scope, f"{name}{data}", chain)
     literal, geometry = scope.speller.literal, region.geometry
     place = f"{name}.storage_offset() + {literal(geometry.offset - root.region.geometry.offset)}"
     shape = f"{literal(tuple(geometry.sizes))}, {literal(tuple(geometry.strides))}"
-    return _Target(root.base, name, f".as_strided({shape}, {place})")
+    return f"{name}{data}.as_strided({shape}, {place})"
+
+
+def _data(member: Input) -> str:
+    return ".data" if member.tensor.is_inference() else ""
 
 
 def _chained(scope: Scope, name: str, chain: Chain) -> str:
