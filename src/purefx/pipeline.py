@@ -86,10 +86,10 @@ def compile_graph(stages: Stages, backend: Backend) -> Callable[..., Any]:
     """
     module = graph_module(stages)
     examples = [_example(stages, given) for given in stages.functional.inputs]
-    storage = next(iter(stages.capture.recording.storages), None)
+    storages = stages.capture.recording.storages
     with without_modes():
-        for node, value in stages.functional.values.items() if storage is not None else ():
-            node.meta["val"] = fake_like(Region(storage, value.geometry, value.dtype), stages.capture.fake_mode)
+        for node, value in stages.functional.values.items() if storages else ():
+            node.meta["val"] = fake_like(Region(storages[0], value.geometry, value.dtype), stages.capture.fake_mode)
     try:
         compiled = backend(module, examples)
     except Exception as error:

@@ -78,12 +78,7 @@ def find_owners(function: Callable[..., Any], leaves: tuple[Any, ...]) -> list[O
 def _meet(found: dict[int, Owner], name: str, x: Any, depth: int = 0) -> None:
     if id(x) in found or depth > 4:
         return
-    if isinstance(x, torch.optim.Optimizer):
-        raise EscapedState(
-            f"the program uses the optimizer {name}, whose state outlives the call",
-            where=None,
-            remedy="write the step as a function of parameters, gradients and state (torch.optim has functional forms)",
-        )
+    _check_no_optimizer(name, x)
     if isinstance(x, torch.nn.Module):
         for prefix, owner in x.named_modules():
             _add(found, ".".join(filter(None, (name, prefix))), owner, (owner._parameters, owner._buffers, vars(owner)))
@@ -96,11 +91,25 @@ def _meet(found: dict[int, Owner], name: str, x: Any, depth: int = 0) -> None:
     else:
         return
     for owner in [o for o in found.values() if o.name.startswith(name)]:
-        for table in owner.tables:
-            for key, value in list(table.items()):
-                inner = isinstance(value, list | dict) and key not in ("_parameters", "_buffers", "_modules")
-                if inner or (isinstance(value, torch.nn.Module) and not isinstance(owner.value, torch.nn.Module)):
-                    _meet(found, owner.spelled(key), value, depth + 1)
+        for key, value in [entry for table in owner.tables for entry in table.items()]:
+            if _is_inner(owner, key, value):
+                _meet(found, owner.spelled(key), value, depth + 1)
+
+
+def _check_no_optimizer(name: str, x: Any) -> None:
+    if isinstance(x, torch.optim.Optimizer):
+        raise EscapedState(
+            f"the program uses the optimizer {name}, whose state outlives the call",
+            where=None,
+            remedy="write the step as a function of parameters, gradients and state (torch.optim has functional forms)",
+        )
+
+
+def _is_inner(owner: Owner, key: Any, value: Any) -> bool:
+    """Whether ``value`` is a container or a module that is met by way of ``owner`` alone."""
+    if isinstance(value, torch.nn.Module):
+        return not isinstance(owner.value, torch.nn.Module)
+    return isinstance(value, list | dict) and key not in ("_parameters", "_buffers", "_modules")
 
 
 def _add(found: dict[int, Owner], name: str, value: Any, tables: tuple[dict[Any, Any], ...]) -> None:
@@ -142,9 +151,9 @@ def _code_of(function: Any) -> Any:
     """The function whose code a call of ``function`` runs."""
     function = _bare(function)
     function = getattr(function, "__func__", function)
-    if isinstance(function, types.FunctionType) or isinstance(function, type | torch.nn.Module):
+    if isinstance(function, types.FunctionType | type | torch.nn.Module):
         return function
-    return getattr(type(function), "__call__", function)  # a callable object
+    return type(function).__call__ if callable(function) else function
 
 
 def _is_users(function: types.FunctionType) -> bool:
