@@ -13,7 +13,6 @@ from tests.functional.kinds import Programs, ramp
 from tests.support.oracle import assert_same_as_eager
 
 programs = Programs()
-COPIES = "inference mode keeps reshape and contiguous whole, and the verifier takes their copies for views"
 
 
 # ---- inputs that share memory
@@ -278,7 +277,7 @@ def test_it_cannot_be_told_from_eager(name: str) -> None:
     assert_same_as_eager(program.function, program.make, system=purefx.compile, ignore=program.ignore)
 
 
-@pytest.mark.parametrize("name", programs.names(views_that_may_copy=COPIES))
+@pytest.mark.parametrize("name", programs.names())
 def test_it_cannot_be_told_from_eager_in_inference_mode(name: str) -> None:
     program = programs[name]
     with torch.inference_mode():

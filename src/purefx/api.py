@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import purefx.report.check as checking
 from purefx._torch import pytree
+from purefx.errors import PurefxError
 from purefx.pipeline import Backend, build, build_without_backend, compile_graph, graph_module, run_stages
 from purefx.program import Program
 from purefx.report.check import CheckReport
@@ -112,4 +113,26 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
 
 def check(function: Callable[..., Any], *args: Any, backend: Backend | None = None, **kwargs: Any) -> CheckReport:
     """Run ``function`` in eager and compiled, on equal copies of the arguments, and list what a caller sees differ."""
-    return checking.check(function, *args, compile=functools.partial(compile, backend=backend), **kwargs)
+    refusals: list[PurefxError] = []
+
+    def compiled(f: Callable[..., Any]) -> Callable[..., Any]:
+        return _noting(compile(f, backend), refusals)
+
+    report = checking.check(function, *args, compile=compiled, **kwargs)
+    if refusals:
+        raise refusals[0]
+    return report
+
+
+def _noting(function: Callable[..., Any], refusals: list[PurefxError]) -> Callable[..., Any]:
+    """``function``, with what purefx itself raises put into ``refusals``."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except PurefxError as error:
+            refusals.append(error)
+            raise
+
+    return call

@@ -70,7 +70,6 @@ IMPURE: dict[str, tuple[Build, str]] = {
         "output 1 (t_default) shares memory with output 0",
     ),
 }
-PIECES = pytest.mark.xfail(strict=True, reason="the pieces of unbind count as new tensors")
 PURE: dict[str, Build] = {
     "nothing": lambda g, x, y: [],
     "new tensors": lambda g, x, y: [call(g, aten.add.Tensor, x, y), call(g, aten.neg.default, x)],
@@ -83,9 +82,7 @@ PURE: dict[str, Build] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=PIECES if "piece" in n or "two views" in n else ()) for n in IMPURE]
-)
+@pytest.mark.parametrize("name", IMPURE)
 def test_a_graph_is_refused_that_has(name: str) -> None:
     build, message = IMPURE[name]
     graph = graph_of(build)

@@ -164,7 +164,6 @@ WRONG = {
     "refused": Wrong(refuse, double, separate, "error type"),
     "an error swallowed": Wrong(swallow, fails, separate, "error type"),
     "another error": Wrong(other_error, fails, separate, "error message"),
-    "arguments restored after an error": Wrong(on_arguments(Tensor.clone), fails, separate, "value"),
     "the second call wrong": Wrong(only_once, double, separate, "value"),
     "grad accumulated": Wrong(then(lambda x, y: torch.ones(2).mul(y).sum().backward()), untouched, grown, "grad"),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -11,7 +10,6 @@ from tests.functional.kinds import ramp
 from tests.runtime.counted import Counted
 
 
-@pytest.mark.xfail(strict=True, reason="what was captured outside of inference mode is used inside")
 def test_the_modes_of_autograd_are_part_of_the_specialisation() -> None:
     counted = Counted(lambda x: (x.detach() + 1, torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
     modes = (torch.enable_grad, torch.no_grad, torch.inference_mode)
@@ -24,7 +22,6 @@ def test_the_modes_of_autograd_are_part_of_the_specialisation() -> None:
     assert counted.captures == 3
 
 
-@pytest.mark.xfail(strict=True, reason="that an argument is no inference tensor is not checked")
 def test_an_inference_tensor_is_captured_apart() -> None:
     with torch.inference_mode():
         inference = ramp(4)

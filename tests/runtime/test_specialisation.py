@@ -91,19 +91,11 @@ OTHER: dict[str, tuple[Any, Any]] = {
     "imaginary zeros": ((x, complex(0.0, 0.0)), (x, complex(0.0, -0.0))),
     "a tuple or a named tuple": (((x, 1),), (Pair(x, 1),)),
 }
-KEYS = "types that were registered without flatten_with_keys_fn cannot be flattened"
-FAULTS = {
-    "imaginary zeros": "complex numbers are compared with ==",
-    "lazy negation": "that an argument is not negated is not checked",
-    "registered types": KEYS,
-    "labels of registered types": KEYS,
-}
 
 
 def named(table: dict[str, Any]) -> list[Any]:
-    """The names of ``table`` as parameters; those with a fault are expected to fail."""
-    marks = {name: pytest.mark.xfail(strict=True, reason=fault) for name, fault in FAULTS.items()}
-    return [pytest.param(name, marks=marks.get(name, ())) for name in table]
+    """The names of ``table`` as parameters."""
+    return list(table)
 
 
 @pytest.mark.parametrize("name", named(SAME))

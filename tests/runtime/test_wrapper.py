@@ -104,6 +104,7 @@ def matches(leaves):
     (arg0, arg1, at,) = leaves
     return (
         is_grad_enabled() is False
+        and torch.is_inference_mode_enabled() is False
         and type(at) is int and at == 1
         and type(arg0) is Tensor
 '''

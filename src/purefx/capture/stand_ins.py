@@ -52,25 +52,33 @@ def fake_owners(owners: Sequence[Owner], make: MakeFake) -> Iterator[Tables]:
     """Fakes for the tensors of ``owners``; yields the tables as they were, which they are again afterwards."""
     saved = [(owner, [dict(table) for table in owner.tables]) for owner in owners]
     lists = [(owner.value, list(owner.value)) for owner in owners if isinstance(owner.value, list)]
+    originals: dict[int, torch.Tensor] = {}
     try:
         for owner in owners:
             for entry in list(owner.entries()):
-                if not isinstance(entry.table[entry.key], FakeTensor):
-                    entry.table[entry.key] = make(entry.table[entry.key], entry)
-        lengths = [len(elements) for elements, _ in lists]
+                tensor = entry.table[entry.key]
+                if not isinstance(tensor, FakeTensor):
+                    entry.table[entry.key] = fake = make(tensor, entry)
+                    originals[id(fake)] = tensor
         yield saved
-        if lengths != [len(elements) for elements, _ in lists]:
-            raise EscapedState(
-                "the program changes the length of a list that outlives the call",
-                where=None,
-                remedy="return the tensor, or keep it in a dict",
-            )
+        for elements, before in lists:
+            if len(elements) != len(before) and _kept_fakes(elements, originals):
+                raise EscapedState(
+                    "the program changes the length of a list of tensors that outlives the call",
+                    where=None,
+                    remedy="return the tensor, or keep it in a dict",
+                )
     finally:
         for elements, before in lists:
-            elements[:] = before
+            elements[:] = before if _kept_fakes(elements, originals) else [originals.get(id(x), x) for x in elements]
         for owner, tables in saved:
             for table, old in zip(owner.tables, tables, strict=True):
                 _restore(table, old)
+
+
+def _kept_fakes(elements: list[Any], originals: dict[int, torch.Tensor]) -> bool:
+    """Whether ``elements`` holds fakes other than those that stand for its own tensors."""
+    return any(isinstance(x, FakeTensor) and id(x) not in originals for x in elements)
 
 
 def check_arguments(before: list[Any], after: Any) -> None:
@@ -87,4 +95,4 @@ def check_arguments(before: list[Any], after: Any) -> None:
 def _restore(table: dict[Any, Any], old: dict[Any, Any]) -> None:
     if not isinstance(table, ListTable):
         table.clear()
-    table.update(old)
+        table.update(old)

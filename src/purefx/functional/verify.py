@@ -89,5 +89,5 @@ def _is_number(node: fx.Node) -> bool:
     if node.op == "placeholder":
         return bool(node.meta.get("is_symbol"))
     if not isinstance(node.target, OpOverload):
-        return getattr(node.target, "__module__", "") in ("_operator", "math", "torch")
+        return node.target is not operator.getitem and getattr(node.target, "__module__", "") in ("_operator", "math", "torch")
     return not any("Tensor" in str(r.type) for r in schema_of(node.target).returns)
