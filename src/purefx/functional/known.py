@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from purefx._torch import OpOverload, ShapeEnv, without_modes
 from purefx.analysis.replay import Fresh, Replay
-from purefx.capture.recording import Call, Constant, Operand, Recording, Storage
+from purefx.capture.recording import Call, Operand, Recording, Storage
 from purefx.functional.rewrite import functional_graph
 from purefx.functional.signature import module_of
 from purefx.operators import facts
@@ -43,6 +43,4 @@ def _slice(recording: Recording, storage: Storage) -> list[Call] | None:
         calls.append(call)
         made.update(call.fresh)
         needed.update(o.region.storage for o in call.operands)
-        if any(isinstance(x, Constant) for x in call.args):
-            continue
     return calls[::-1] if needed <= made else None

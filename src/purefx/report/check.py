@@ -142,9 +142,9 @@ class _Copies:
         return _with_history(self._placed(original), original) if view is None else view
 
     def _wrapper(self, original: Tensor) -> Tensor:
-        parts, context = original.__tensor_flatten__()  # type: ignore[attr-defined]
+        parts, context = original.__tensor_flatten__()  # type: ignore[attr-defined]  # what makes it a wrapper
         inner = {part: self.tensor(getattr(original, part)) for part in parts}
-        made: Tensor = type(original).__tensor_unflatten__(  # type: ignore[attr-defined]
+        made: Tensor = type(original).__tensor_unflatten__(  # type: ignore[attr-defined]  # as above
             inner, context, original.size(), original.stride()
         )
         return made.requires_grad_(original.requires_grad) if original.is_leaf else made
@@ -173,7 +173,7 @@ class _Copies:
 
 
 def _storage_copy(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-    made = torch.UntypedStorage(storage.nbytes(), device=storage.device)  # type: ignore[no-untyped-call]
+    made = torch.UntypedStorage(storage.nbytes(), device=storage.device)  # type: ignore[no-untyped-call]  # torch's own
     made.copy_(storage)
     return made
 

@@ -32,7 +32,7 @@ def is_wrapper(tensor: Tensor) -> bool:
 def _inner_tensors(tensor: Tensor, name: str) -> dict[str, Tensor]:
     if not is_wrapper(tensor):
         return {}
-    parts = tensor.__tensor_flatten__()[0]  # type: ignore[attr-defined]
+    parts = tensor.__tensor_flatten__()[0]  # type: ignore[attr-defined]  # what makes it a wrapper
     return {key: inner for part in parts for key, inner in tensors_of(getattr(tensor, part), f"{name}.{part}").items()}
 
 

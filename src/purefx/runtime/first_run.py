@@ -25,17 +25,23 @@ def needs_first_run(functional: Functional) -> bool:
 
 def checked_once(functional: Functional, run: Callable[..., Any]) -> Callable[..., Any]:
     """``run``, but the first call interprets the graph and raises UndeclaredWrite for an operator that lies."""
-    checked = False
+    return _CheckedOnce(functional, run)
 
-    def run_graph(*inputs: Any) -> Any:
-        nonlocal checked  # the one thing that changes: whether the operators have been looked at
-        if checked:
-            return run(*inputs)
-        result = _Checking(functional).run(*inputs)
-        checked = True
+
+class _CheckedOnce:
+    """Invariant: ``_checked`` is true from the first call on in which every operator kept to its schema."""
+
+    def __init__(self, functional: Functional, run: Callable[..., Any]) -> None:
+        self._functional = functional
+        self._run = run
+        self._checked = False
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self._checked:
+            return self._run(*inputs)
+        result = _Checking(self._functional).run(*inputs)
+        self._checked = True
         return result
-
-    return run_graph
 
 
 class _Checking(fx.Interpreter):

@@ -106,7 +106,8 @@ class _RunnerWriter:
 
     def _sizes(self, node: fx.Node) -> Any:
         """The sizes of the tensor that ``node`` is a view of, where they are known."""
-        value = self._functional.values.get(node.args[0])  # type: ignore[arg-type]
+        base = node.args[0]
+        value = self._functional.values.get(base) if isinstance(base, fx.Node) else None
         return None if value is None else value.geometry.sizes
 
     def _spell(self, x: Any) -> str:
