@@ -83,13 +83,14 @@ class HiddenWrite:
 
     written: tuple[str, ...]
     condition: str
-    twin: OpOverload
+    twin: OpOverload | None
 
 
 HIDDEN_WRITES: dict[OpOverload, HiddenWrite] = {
     aten.native_batch_norm.default: HiddenWrite(
         ("running_mean", "running_var"), "training", aten._native_batch_norm_legit_functional.default
-    )
+    ),
+    aten.native_batch_norm.out: HiddenWrite(("running_mean", "running_var"), "training", None),
 }
 """Operators older than alias annotations, which write all the same."""
 
@@ -177,7 +178,8 @@ def functional_twin(op: OpOverload) -> Twin | None:
     """The functional operator with the arguments of ``op`` (an ``out`` argument left off), if there is one."""
     known = facts(op)
     if op in HIDDEN_WRITES:
-        return Twin(HIDDEN_WRITES[op].twin, kept=known.results)
+        hidden = HIDDEN_WRITES[op].twin
+        return None if hidden is None else Twin(hidden, kept=known.results)
     name = schema_of(op).name.split("::")[1]
     wanted = signature(op, frozenset(known.written) if known.out else frozenset())
     stem = name[:-1] if name.endswith("_") and not name.startswith("__") else name
@@ -194,7 +196,7 @@ def functional_twin(op: OpOverload) -> Twin | None:
 
 
 def _computes(twin: OpOverload, op: OpOverload, known: Facts, wanted: list[tuple[str, str]]) -> bool:
-    if twin is op or not is_pure(twin) or signature(twin) != wanted:
+    if twin is op or twin in HIDDEN_WRITES or not is_pure(twin) or signature(twin) != wanted:
         return False
     fresh = sum(r.alias_info is None for r in schema_of(op).returns)
     return len(schema_of(twin).returns) == fresh + len(known.written)

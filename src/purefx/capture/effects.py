@@ -7,11 +7,22 @@ from typing import Any
 
 import torch
 
-from purefx._torch import HigherOrderOperator, OpOverload
+from purefx._torch import HigherOrderOperator, OpOverload, pytree
 from purefx.capture.frames import current_line
 from purefx.capture.recording import Effect, Operand, Resize, Storage, Tree
 from purefx.errors import UndeclaredWrite, UnsupportedOperator, UnsupportedTensor
-from purefx.operators import ALWAYS_KEPT, HIDDEN_WRITES, QUANTISING, argument, aten, facts, is_pure, takes_default_dtype
+from purefx.operators import (
+    ALWAYS_KEPT,
+    HIDDEN_WRITES,
+    QUANTISING,
+    argument,
+    aten,
+    facts,
+    functional_twin,
+    is_pure,
+    positions,
+    takes_default_dtype,
+)
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -42,9 +53,10 @@ class Outcome:
 def written_arguments(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> list[Tree]:
     """The arguments that this call of ``op`` writes, as they were passed (tensors, lists of them, or None)."""
     hidden = HIDDEN_WRITES.get(op)
+    names = facts(op).written
     if hidden is not None and not argument(op, args, kwargs, hidden.condition):
-        return []
-    return [argument(op, args, kwargs, name) for name in facts(op).written]
+        names = tuple(name for name in names if name not in hidden.written)
+    return [argument(op, args, kwargs, name) for name in names]
 
 
 def count_list_writes(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -100,3 +112,22 @@ def check_declared_alias(op: Any) -> None:
             where=current_line(),
             remedy="declare it in the schema: Tensor(a) x ... -> Tensor(a); or let it return a new tensor",
         )
+
+
+def restride_grown(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Give an ``out=`` tensor that was empty the strides that eager gives it: those of a new result.
+
+    Rule: ``torch.abs(x.t(), out=torch.empty(0))`` lays its result out as ``torch.abs(x.t())``.  Fake kernels make it
+    row-major.
+    """
+    twin, known = functional_twin(op), facts(op)
+    if twin is None:
+        return
+    places = {positions(op)[name] for name in known.written}
+    given = tuple(x for i, x in enumerate(args) if i not in places)
+    made = twin.op(*given, **{name: x for name, x in kwargs.items() if name not in known.written})
+    results = [x for x in pytree.tree_leaves(made) if isinstance(x, torch.Tensor)]
+    outs = [x for x in pytree.tree_leaves(written_arguments(op, args, kwargs)) if isinstance(x, torch.Tensor)]
+    for out, result in zip(outs, results[twin.kept :], strict=False):
+        if out.shape == result.shape and out.stride() != result.stride() and out.is_contiguous():
+            aten.as_strided_.default(out, result.shape, result.stride(), 0)

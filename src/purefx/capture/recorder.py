@@ -27,6 +27,7 @@ from purefx.capture.effects import (
     check_supported,
     count_list_writes,
     matters_without_tensors,
+    restride_grown,
     with_dtype,
     written_arguments,
 )
@@ -157,6 +158,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
                 ) from error
             raise
         count_list_writes(func, *given)
+        if _has_grown(func, given, written):
+            rehearse_error(func, *recorded)
+        if facts(func).out and any(o.region.geometry.is_empty for o in written):
+            restride_grown(func, *given)
         return result
 
     def _lift_fresh(self, func: OpOverload, args: tuple[Any, ...]) -> Any:
@@ -202,7 +207,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         change = Change() if given is None or not isinstance(func, OpOverload) else self._change(func, recorded, given)
         if change.replaced:
             recorded = map_tree(lambda x: change.replaced.get(x, x) if isinstance(x, Operand) else x, recorded)
-        results = map_tree(self._operand, result)
+        if change.written and isinstance(func, OpOverload) and facts(func).out:
+            results: Tree = list(change.written)  # the caller gets the out= tensors, whatever a fake kernel returns
+        else:
+            results = map_tree(self._operand, result)
         outputs = operands_of(results)
         if change.effect is Effect.NONE:
             shared = {o.region.storage for o in operands_of(recorded)}
@@ -267,3 +275,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             if not geometry.is_contiguous:
                 args: tuple[Tree, ...] = (new, sizes, list(geometry.strides), geometry.offset)
                 self._record(aten.as_strided_.default, (args, {}), Outcome(new, (), Change(Effect.GEOMETRY, (new,))))
+
+
+def _has_grown(op: OpOverload, given: Passed, before: Operands) -> bool:
+    """Whether a fake kernel has resized what an in-place operator writes: eager's refuses to."""
+    if facts(op).out or facts(op).writes_geometry:
+        return False
+    tensors = (x for x in pytree.tree_leaves(written_arguments(op, *given)) if isinstance(x, torch.Tensor))
+    return any(
+        x.dim() != o.region.geometry.rank or (o.region.geometry.is_static and tuple(x.shape) != o.region.geometry.sizes)
+        for x, o in zip(tensors, before, strict=True)
+    )

@@ -37,7 +37,8 @@ class Memory:
 
     def define(self, call: Call, values: list[Value]) -> None:
         """The new storages that ``call`` returned, with their values."""
-        fresh = [o for o in call.outputs if o.region.storage in call.fresh]
+        written = {o.variable for o in call.written}
+        fresh = [o for o in call.outputs if o.region.storage in call.fresh and o.variable not in written]
         for operand, value in zip(fresh, values, strict=True):
             region = operand.region
             self._builder.bind(value.node, region.geometry)
@@ -80,6 +81,9 @@ class Memory:
 
     def write(self, region: Region, value: Value) -> None:
         """Make ``value`` the value of ``region``."""
+        if region.storage not in self._contents:  # an ``out=`` tensor that was given memory of its own
+            self.begin(region, value)
+            return
         self._reader.write(self.content(region), region, value)
         self._mark(region)
 

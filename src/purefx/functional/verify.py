@@ -40,9 +40,10 @@ def _check_writes(graph: fx.Graph) -> None:
 def _written(op: OpOverload, node: fx.Node) -> bool:
     """Whether this call of ``op`` writes: to an argument that is not None, nor an empty list."""
     hidden = HIDDEN_WRITES.get(op)
+    names = facts(op).written
     if hidden is not None and not argument(op, node.args, node.kwargs, hidden.condition):
-        return False
-    given = [argument(op, node.args, node.kwargs, name) for name in facts(op).written]
+        names = tuple(name for name in names if name not in hidden.written)
+    given = [argument(op, node.args, node.kwargs, name) for name in names]
     return any(x is not None and x != [] for x in given)
 
 
@@ -89,5 +90,9 @@ def _is_number(node: fx.Node) -> bool:
     if node.op == "placeholder":
         return bool(node.meta.get("is_symbol"))
     if not isinstance(node.target, OpOverload):
-        return node.target is not operator.getitem and getattr(node.target, "__module__", "") in ("_operator", "math", "torch")
+        return node.target is not operator.getitem and getattr(node.target, "__module__", "") in (
+            "_operator",
+            "math",
+            "torch",
+        )
     return not any("Tensor" in str(r.type) for r in schema_of(node.target).returns)
