@@ -5,8 +5,9 @@ Nothing else in the package names a private part of ``torch``; when PyTorch move
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -142,3 +143,14 @@ def restore_autocast(state: Any) -> None:
     for device, (enabled, dtype) in zip(("cpu", "cuda"), state, strict=True):
         torch.set_autocast_enabled(device, enabled)
         torch.set_autocast_dtype(device, dtype)
+
+
+@contextmanager
+def quiet_fake_tensors() -> Iterator[None]:
+    """Keep fake tensors from logging what their kernels raise: it is raised, or eager's error in its place."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before

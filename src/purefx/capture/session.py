@@ -17,6 +17,7 @@ from purefx._torch import (
     FakeTensor,
     count_writes_together,
     pytree,
+    quiet_fake_tensors,
     set_version,
     without_modes,
 )
@@ -136,7 +137,7 @@ class _Session:
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            with refusals(), self._fakes.mode, self._recorder:
+            with refusals(), quiet_fake_tensors(), self._fakes.mode, self._recorder:
                 return self._function(*args, **kwargs)
         finally:
             self._put_back()

@@ -43,13 +43,19 @@ def refusals() -> Iterator[None]:
 
 
 def _translate_runtime_error(error: RuntimeError) -> None:
-    """PyTorch has no error classes for these two."""
+    """PyTorch has no error classes for these."""
     text = str(error)
     if "no fake impl registered" in text:
         raise UnsupportedOperator(
             text.splitlines()[0],
             where=raising_line(error.__traceback__),
             remedy="register a fake implementation (torch.library.register_fake)",
+        ) from error
+    if "modify sizes for customized tensor" in text:
+        raise UnsupportedOperator(
+            "resize_ of a tensor with symbolic sizes",
+            where=raising_line(error.__traceback__),
+            remedy="trace the function without dynamic=True",
         ) from error
     if "numpy() is not supported for tensor subclasses" in text:
         raise DataDependentControlFlow(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +16,12 @@ import torch
 from torch import fx
 
 from purefx._torch import (
+    FakeTensor,
+    FakeTensorMode,
     OpOverload,
     PythonReferenceAnalysis,
     ShapeEnv,
+    pytree,
     resolve_op,
     sympy_interp,
     without_modes,
@@ -265,25 +269,37 @@ def fits(own: Geometry, wanted: Geometry) -> bool:
     return own.same_layout(wanted) or own.same_layout(dense(wanted))
 
 
-def run_on_meta(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[Geometry, torch.dtype]]:
-    """Geometry and dtype of the tensors that ``op`` returns for values among ``args``, in order."""
+def run_on_meta(
+    op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], env: ShapeEnv
+) -> list[tuple[Geometry, torch.dtype]]:
+    """Geometry and dtype of the tensors that ``op`` returns for values among ``args``, in order.
+
+    Sizes that are symbols of ``env`` take fake tensors: not every meta kernel takes symbols.
+    """
+    values = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Value)]
+    symbolic = any(not value.geometry.is_static for value in values)
+    mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True) if symbolic else None
 
     def stand_in(x: Any) -> Any:
-        if not isinstance(x, Value):
-            return x if x is not torch.device else "meta"
-        meta = torch.empty_strided(x.geometry.sizes, x.geometry.strides, dtype=x.dtype, device="meta")
-        return aten._conj.default(meta) if x.conj else meta
+        if isinstance(x, torch.device) and mode is None:
+            return torch.device("meta")
+        return _stand_in(x, mode) if isinstance(x, Value) else x
 
-    with without_modes(), torch.no_grad():
-        result = op(*map_tree(stand_in, tuple(args)), **map_tree(stand_in, kwargs))
-    found: list[tuple[Geometry, torch.dtype]] = []
+    given = map_tree(stand_in, tuple(args)), map_tree(stand_in, kwargs)
+    with without_modes(), torch.no_grad(), nullcontext() if mode is None else mode:
+        result = op(*given[0], **given[1])
+    tensors = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+    return [(Geometry(tuple(x.shape), tuple(x.stride()), 0), x.dtype) for x in tensors]
 
-    def keep(x: Any) -> None:
-        if isinstance(x, torch.Tensor):
-            found.append((Geometry(tuple(x.shape), tuple(x.stride()), 0), x.dtype))
 
-    map_tree(keep, result)
-    return found
+def _stand_in(value: Value, mode: FakeTensorMode | None) -> torch.Tensor:
+    """A tensor without data that looks like ``value``."""
+    geometry = value.geometry
+    with without_modes():
+        made = torch.empty_strided(geometry.sizes, geometry.strides, dtype=value.dtype, device="meta")
+        if mode is not None:
+            made = FakeTensor(mode, made, torch.device("cpu"))
+    return aten._conj.default(made) if value.conj and mode is None else made
 
 
 def as_list(x: Any) -> Any:

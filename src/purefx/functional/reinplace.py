@@ -130,6 +130,8 @@ class _Reinplacer:
 
 
 def _is_plain(root: Root) -> bool:
-    """Whether a root can be written as it is: no lazy bits, no repeated elements."""
+    """Whether a root can be written as it is: no lazy bits, no repeated elements, no inference tensor."""
     region = root.region
+    if any(member.tensor.is_inference() for member in root.members):
+        return False
     return not (region.conj or region.neg or 0 in region.geometry.strides) and region.geometry.is_static

@@ -79,7 +79,7 @@ class Views:
             return Geometry(after.geometry.sizes, after.geometry.strides, 0)
         if before.geometry == after.geometry:
             return parent.geometry
-        return run_on_meta(call.overload, args, call.kwargs)[position][0]
+        return run_on_meta(call.overload, args, call.kwargs, self._builder.env)[position][0]
 
     def reified(self, content: Content, region: Region) -> Value:
         """``region`` by view ops worked out from the two geometries, or by as_strided where there are none."""

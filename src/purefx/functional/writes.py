@@ -98,7 +98,7 @@ class Writer:
         several = twin.kept + len(call.written) > 1 or _writes_list(call)
         made = [
             self._fresh(self._builder.item(node, i) if several else node, geometry, dtype)
-            for i, (geometry, dtype) in enumerate(run_on_meta(twin.op, args, kwargs))
+            for i, (geometry, dtype) in enumerate(run_on_meta(twin.op, args, kwargs, self._builder.env))
         ]
         self._memory.define(call, made[: twin.kept])
         for operand, value in zip(call.written, made[twin.kept :], strict=True):

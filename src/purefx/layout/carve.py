@@ -17,6 +17,7 @@ from purefx.layout.picks import Diagonal, Select, Slice, Unfold
 from purefx.layout.recounts import View
 from purefx.layout.steps import Step
 from purefx.layout.symbols import Int, holds, is_one, same
+from purefx.layout.viewable import NotViewable
 
 
 class Use(NamedTuple):
@@ -183,6 +184,8 @@ class Carver:
         """
         wide, tag = uses[0], self.tags[dim]
         size = self.g.sizes[dim]
+        if not holds(wide.step > 0):
+            raise NotViewable(f"a dimension of size {size} is not walked in steps of {wide.step}")
         reach = sum((use.length - 1) * use.step for use in uses[1:])
         block = 0 if holds(start < wide.step) else start // wide.step
         inner = start - block * wide.step
