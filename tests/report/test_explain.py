@@ -79,7 +79,7 @@ def test_the_graph_is_no_part_of_the_text() -> None:
 
 def test_write_backs_and_copies_are_facts() -> None:
     explanation = explained_step()
-    assert WriteBack("cache[1:3]", 6) in explanation.copies
+    assert WriteBack("cache[1:3]", 6, in_place=False) in explanation.copies
     assert [(c.op, c.elements) for c in explanation.copies if isinstance(c, AddedCopy)] == [("clone", 6)]
 
 

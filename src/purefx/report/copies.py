@@ -10,6 +10,7 @@ from torch import fx
 from purefx._torch import OpOverload
 from purefx.capture.captured import TensorResult
 from purefx.functional.builder import Value
+from purefx.functional.reinplace import with_in_place_writes
 from purefx.functional.roots import Root
 from purefx.functional.signature import BaseOutput, RootInput, WrittenOutput
 from purefx.layout import Int
@@ -22,13 +23,18 @@ from purefx.report.spelling import spell_part
 
 @dataclass(frozen=True, slots=True)
 class WriteBack:
-    """A copy from a graph output into the caller's memory, after the graph has run."""
+    """A copy from a graph output into the caller's memory, after the graph has run.
+
+    ``in_place`` tells that ``compile`` without a backend writes there in place instead.
+    """
 
     target: str
     elements: Int
+    in_place: bool
 
     def __str__(self) -> str:
-        return f"{self.target}: {count(self.elements)} copied back after the graph has run"
+        copied = f"{self.target}: {count(self.elements)} copied back after the graph has run"
+        return f"{copied}; in place where no backend compiles it" if self.in_place else copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +95,13 @@ def infer_copies(stages: Stages) -> tuple[CopyFact, ...]:
 
 def _write_backs(stages: Stages) -> Iterator[WriteBack]:
     names = argument_names(stages.capture)
+    copied = {id(output) for output in with_in_place_writes(stages.functional).outputs}
     for output in stages.functional.outputs:
         if isinstance(output, WrittenOutput):
             root = output.root
             whole = root.base if root.base is not None else root.members[0]
             target = spell_part(names[whole], whole.before, output.region)
-            yield WriteBack(target, output.region.geometry.numel)
+            yield WriteBack(target, output.region.geometry.numel, in_place=id(output) not in copied)
 
 
 def _bases(stages: Stages) -> Iterator[SyntheticBase | ElectedBase]:
