@@ -39,7 +39,7 @@ class Slot:
         base, geometry = given[self.base], self.geometry
         if geometry is None:
             return base
-        typed = base if base.dtype == self.dtype else base.view(self.dtype)
+        typed = base if base.dtype == self.dtype else _flat(base).view(self.dtype)
         made = typed.as_strided(geometry.sizes, geometry.strides, typed.storage_offset() + geometry.offset)
         made = aten._conj.default(made) if self.conj else made
         return aten._neg_view.default(made) if self.neg else made
@@ -75,7 +75,10 @@ class OnCopies:
 
 def with_strides_of(tensor: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides, gaps and overlaps included, and all the memory that they span."""
+    return _flat(tensor).clone().as_strided(tensor.shape, tensor.stride(), 0)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """All the memory that ``tensor`` spans, as one run of elements."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    length = 0 if 0 in tensor.shape else last + 1
-    flat = tensor.as_strided((length,), (1,)).clone()
-    return flat.as_strided(tensor.shape, tensor.stride(), 0)
+    return tensor.as_strided((0 if 0 in tensor.shape else last + 1,), (1,))
