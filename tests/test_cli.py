@@ -47,15 +47,18 @@ def test_check_of_a_faithful_program_ends_with_0(file: Path) -> None:
     assert "same as eager" in result.stdout
 
 
-def test_check_of_a_program_with_python_state_ends_with_1(file: Path) -> None:
+def test_check_of_a_program_that_raises_ends_with_2(file: Path) -> None:
     file.write_text(
-        "import torch\n"
-        "calls = []\n"
-        "def count(x):\n"
-        "    calls.append(x.shape)\n"
-        "    return x + len(calls)\n"
-        "def make_arguments():\n"
-        "    return torch.zeros(2)\n"
+        "import torch\ndef bad(x):\n    return x.view(7)\ndef make_arguments():\n    return torch.zeros(2)\n"
+    )
+    result = run("check", f"{file}:bad")
+    assert result.exit_code == 2, result.output
+    assert "both raise RuntimeError: shape '[7]' is invalid" in result.stderr
+
+
+def test_check_of_a_program_that_reads_the_text_of_a_tensor_ends_with_1(file: Path) -> None:
+    file.write_text(
+        "import torch\ndef count(x):\n    return x + len(str(x))\ndef make_arguments():\n    return torch.zeros(2)\n"
     )
     result = run("check", f"{file}:count")
     assert result.exit_code == 1, result.output

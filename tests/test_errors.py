@@ -245,6 +245,23 @@ def test_a_tensor_kept_in_a_list_is_refused() -> None:
     assert isinstance(error, errors.EscapedState)
 
 
+def test_a_number_of_a_variable_and_the_length_of_a_list_are_refused_and_put_back() -> None:
+    calls, shapes = 0, [1]
+
+    def counts(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return x + calls
+
+    def lengthens(x: Tensor) -> Tensor:
+        shapes.append(2)
+        return x + len(shapes)
+
+    assert "variable calls" in refusal(counts, ramp(3)).what
+    assert "list" in refusal(lengthens, ramp(3)).what
+    assert (calls, shapes) == (0, [1])
+
+
 # ---- backends, and eager's own errors
 
 

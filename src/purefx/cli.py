@@ -88,6 +88,9 @@ def check(target: Target, *, arguments: ArgumentsOption = None) -> None:
         stages.enter(f"checking {subject.name}")
         report = purefx.check(subject.program, *subject.arguments)
         differences = str(report)
+    if report.same and report.raised is not None:
+        complain(f"{subject.name}: {report}")
+        raise typer.Exit(NO_VERDICT)
     if report.same:
         show(f"{subject.name}: same as eager", style="green")
         return

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import purefx
 from purefx.report.check import check, copy_arguments
 from purefx.report.observe import observe
 from tests.support.systems import eager, on_arguments, on_outputs
@@ -157,3 +158,34 @@ def test_a_module_whose_buffer_is_not_written_is_caught() -> None:
 def test_outputs_cloned_are_caught_on_arguments_that_overlap() -> None:
     base = torch.arange(4.0)
     assert not check(lambda x, y: (x.add_(1), y[0]), base[:3], base[1:], compile=on_outputs(Tensor.clone))
+
+
+def test_state_that_is_kept_in_python_is_the_same_for_both_sides_and_afterwards() -> None:
+    """A6: a counter in a closure's dict or in an object counts on each side from where it stood."""
+    state = {"calls": 1}
+    tally = Tally()
+
+    def count(x: Tensor) -> Tensor:
+        state["calls"] += 1
+        return x * state["calls"]
+
+    assert check(count, torch.ones(2), compile=purefx.compile)
+    assert check(tally.count, torch.ones(2), compile=purefx.compile)
+    assert (state, tally.calls) == ({"calls": 1}, 0)
+
+
+class Tally:
+    """An object that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def count(self, x: Tensor) -> Tensor:
+        """``x`` times the number of calls."""
+        self.calls += 1
+        return x * self.calls
+
+
+def test_a_report_on_a_program_that_raises_says_so() -> None:
+    report = check(lambda x: x.view(7), torch.ones(2), compile=purefx.compile)
+    assert str(report) == "both raise RuntimeError: shape '[7]' is invalid for input of size 2"

@@ -24,27 +24,27 @@ Tables = list[tuple[Owner, list[dict[Any, Any]]]]
 @contextmanager
 def fake_variables(function: Callable[..., Any], make: MakeFake) -> Iterator[None]:
     """Fakes for the tensors in closure cells and globals; refuses a program that binds one to another value."""
-    bindings = {(b.name, id(b.place)): b for b in reached(function)}.values()
-    everything = [(b, b.read()) for b in bindings]
-    saved = [(b, x) for b, x in everything if isinstance(x, torch.Tensor)]
-    fakes = [(b, make(x, Held(x, b, b.name))) for b, x in saved if not isinstance(x, FakeTensor)]
+    bindings = list({(b.name, id(b.place)): b for b in reached(function)}.values())
+    originals = [binding.read() for binding in bindings]
+    present = list(originals)
     try:
-        for binding, fake in fakes:
-            binding.bind(fake)
+        for i, (binding, x) in enumerate(zip(bindings, originals, strict=True)):
+            if isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor):
+                present[i] = make(x, Held(x, binding, binding.name))
+                binding.bind(present[i])
         yield
-        before = {id(binding): fake for binding, fake in fakes}
-        for binding in bindings:
-            now = binding.read()
-            if now is not before.get(id(binding), now) or (isinstance(now, FakeTensor) and id(binding) not in before):
+        for binding, x in zip(bindings, present, strict=True):
+            if binding.read() is not x:
                 raise EscapedState(
                     f"the program binds the variable {binding.name} to another value",
                     where=None,
-                    remedy=f"return the new value, or write it into {binding.name} with copy_",
+                    remedy=f"return the new value, or keep it as an attribute or entry of an object, a module or a "
+                    f"dict; a tensor can be written into {binding.name} with copy_",
                 )
     finally:
-        for binding, value in everything:
-            if isinstance(binding.read(), torch.Tensor):
-                binding.bind(value)
+        for binding, x in zip(bindings, originals, strict=True):
+            if binding.read() is not x:
+                binding.bind(x)
 
 
 @contextmanager
@@ -52,33 +52,26 @@ def fake_owners(owners: Sequence[Owner], make: MakeFake) -> Iterator[Tables]:
     """Fakes for the tensors of ``owners``; yields the tables as they were, which they are again afterwards."""
     saved = [(owner, [dict(table) for table in owner.tables]) for owner in owners]
     lists = [(owner.value, list(owner.value)) for owner in owners if isinstance(owner.value, list)]
-    originals: dict[int, torch.Tensor] = {}
     try:
         for owner in owners:
             for entry in list(owner.entries()):
                 tensor = entry.table[entry.key]
                 if not isinstance(tensor, FakeTensor):
-                    entry.table[entry.key] = fake = make(tensor, entry)
-                    originals[id(fake)] = tensor
+                    entry.table[entry.key] = make(tensor, entry)
         yield saved
         for elements, before in lists:
-            if len(elements) != len(before) and _kept_fakes(elements, originals):
+            if len(elements) != len(before):
                 raise EscapedState(
-                    "the program changes the length of a list of tensors that outlives the call",
+                    "the program changes the length of a list that outlives the call",
                     where=None,
-                    remedy="return the tensor, or keep it in a dict",
+                    remedy="return what it adds, or keep it in a dict",
                 )
     finally:
         for elements, before in lists:
-            elements[:] = before if _kept_fakes(elements, originals) else [originals.get(id(x), x) for x in elements]
+            elements[:] = before
         for owner, tables in saved:
             for table, old in zip(owner.tables, tables, strict=True):
                 _restore(table, old)
-
-
-def _kept_fakes(elements: list[Any], originals: dict[int, torch.Tensor]) -> bool:
-    """Whether ``elements`` holds fakes other than those that stand for its own tensors."""
-    return any(isinstance(x, FakeTensor) and id(x) not in originals for x in elements)
 
 
 def check_arguments(before: list[Any], after: Any) -> None:

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from types import FunctionType, MethodType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from purefx._torch import pytree, set_version
+from purefx.capture.arguments import Binding
+from purefx.capture.owners import Owner, find_owners
+from purefx.capture.owners import reached as variables_of
 from purefx.report.compare import Difference, compare
-from purefx.report.observe import Arguments, Function, Name, Observation, observe
+from purefx.report.observe import Arguments, Function, Name, Observation, Raised, observe
 from purefx.report.trees import is_wrapper, tensors_of
 
 T = TypeVar("T")
@@ -34,6 +37,8 @@ class CheckReport:
     outputs: int
     arguments: int
     observations: int
+    raised: Raised | None = None
+    """What eager raised; where nothing differs, the compiled function raised the same."""
 
     @property
     def same(self) -> bool:
@@ -45,6 +50,8 @@ class CheckReport:
 
     def __str__(self) -> str:
         extent = f"{self.outputs} outputs, {self.arguments} arguments, {self.observations} observations"
+        if self.same and self.raised is not None:
+            return f"both raise {self.raised.type_name}: {self.raised.message}"
         if self.same:
             return f"same as eager: {extent}"
         lines = "\n".join(f"  {difference}" for difference in self.differences)
@@ -62,7 +69,8 @@ def check(f: Function, *args: object, compile: Callable[[Function], Function], *
     compiled = compile(system.f)
     first, second = system.observe(compiled), system.observe(compiled, probes=False)
     differences = compare(expected, first) + differences_of_second_call(expected, second)
-    return CheckReport(differences, len(expected.outputs), len(expected.arguments), len(expected.facts))
+    extent = (len(expected.outputs), len(expected.arguments), len(expected.facts))
+    return CheckReport(differences, *extent, raised=expected.raised)
 
 
 def differences_of_second_call(expected: Observation, second: Observation) -> tuple[Difference, ...]:
@@ -234,31 +242,54 @@ def _tensors_within(tree: object) -> Iterator[Tensor]:
 
 
 class Held:
-    """Tensors and modules as they are now; ``restore`` makes them so again, in place.
+    """Tensors, and what holds tensors and numbers, as they are now; ``restore`` makes them so again, in place.
 
     Invariant: what was saved is a copy, so that no run can change it.
     """
 
-    def __init__(self, tensors: list[Tensor], modules: list[Module]) -> None:
+    def __init__(
+        self,
+        tensors: list[Tensor],
+        modules: list[Module],
+        owners: Collection[Owner] = (),
+        bindings: Collection[Binding] = (),
+    ) -> None:
         strided = [tensor for tensor in tensors if tensor.layout is torch.strided]
         self._storages = [(t.untyped_storage(), _storage_copy(t.untyped_storage())) for t in strided]
         self._places = [(t, t.untyped_storage(), t.storage_offset(), t.size(), t.stride()) for t in strided]
         self._autograd = [(t, t.requires_grad, t.grad if t.is_leaf else None) for t in tensors]
         self._versions = [(t, t._version) for t in tensors if not t.is_inference()]
-        self._attributes = [(vars(module), _contents(vars(module))) for module in modules]
+        tables = [table for owner in owners if not isinstance(owner.value, list) for table in owner.tables]
+        self._attributes = [(table, _contents(table)) for table in [*map(vars, modules), *tables]]
+        self._lists = [(owner.value, list(owner.value)) for owner in owners if isinstance(owner.value, list)]
+        self._variables = [(binding, binding.read()) for binding in bindings]
 
     def restore(self) -> None:
-        """Put back attributes, elements, geometry, and the state of autograd of leaves."""
+        """Put back variables, attributes, elements, geometry, and the state of autograd of leaves."""
+        self._restore_python()
+        self._restore_memory()
+        self._restore_autograd()
+
+    def _restore_python(self) -> None:
+        for binding, value in self._variables:
+            if binding.read() is not value:
+                binding.bind(value)
+        for elements, before in self._lists:
+            elements[:] = before
         for attributes, saved in self._attributes:
             _put_back(attributes, saved)
-        for storage, elements in self._storages:
-            storage.resize_(elements.nbytes())
-            storage.copy_(elements)
+
+    def _restore_memory(self) -> None:
+        for storage, saved_storage in self._storages:
+            storage.resize_(saved_storage.nbytes())
+            storage.copy_(saved_storage)
         with torch.no_grad():
             for tensor, storage, offset, sizes, strides in self._places:
                 place = (tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
                 if place[0] is not storage or place[1:] != (offset, sizes, strides):
                     tensor.set_(storage, offset, sizes, strides)
+
+    def _restore_autograd(self) -> None:
         for tensor, requires_grad, grad in self._autograd:
             if tensor.is_leaf or not requires_grad:
                 tensor.detach_().requires_grad_(requires_grad)
@@ -267,11 +298,11 @@ class Held:
             set_version(tensor, version)
 
 
-def _contents(attributes: dict[str, object]) -> dict[str, object]:
+def _contents(attributes: dict[Any, object]) -> dict[Any, object]:
     return {name: dict(value) if isinstance(value, dict) else value for name, value in attributes.items()}
 
 
-def _put_back(attributes: dict[str, object], saved: dict[str, object]) -> None:
+def _put_back(attributes: dict[Any, object], saved: dict[Any, object]) -> None:
     for name in attributes.keys() - saved.keys():
         del attributes[name]
     for name, value in saved.items():
@@ -312,7 +343,8 @@ class _Side:
         own = copies.of(f)
         reached |= {"f": own} if own is not f else {}
         modules = [part for leaf in pytree.tree_leaves(reached) for part in _modules(leaf)]
-        return _Side(own, args, kwargs, copies, reached, Held(list(_tensors_within(reached)), modules))
+        held = Held(list(_tensors_within(reached)), modules, find_owners(own, ()), list(variables_of(own)))
+        return _Side(own, args, kwargs, copies, reached, held)
 
     def observe(self, f: Function, *, probes: bool = True) -> Observation:
         """What a caller sees of ``f``, which is this side's function or made from it."""

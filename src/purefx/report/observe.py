@@ -80,6 +80,7 @@ class Observation:
     probes: Mapping[Name, Fact]
     outputs: tuple[str, ...]
     arguments: tuple[str, ...]
+    raised: Raised | None = None
 
     @property
     def facts(self) -> Mapping[Name, Fact]:
@@ -106,7 +107,8 @@ def observe(
         probed: dict[Name, Fact] = {}
         for target, write in targets:
             probed.update(_facts_of_probe(_run(f, make_arguments), target, write))
-    return Observation(facts, probed, tuple(call.outputs), tuple(call.arguments))
+    raised = call.result if isinstance(call.result, Raised) else None
+    return Observation(facts, probed, tuple(call.outputs), tuple(call.arguments), raised)
 
 
 # ---- one call
