@@ -92,7 +92,7 @@ def test_the_report_of_what_is_the_same_is_true_and_short() -> None:
 def test_the_report_lists_what_differs() -> None:
     report = check(lambda x: x.add_(1), torch.ones(2), compile=on_arguments(Tensor.clone))
     assert not report.same
-    assert "args[0]: value\n    eager  [2.0, 2.0] (float32)\n    system [1.0, 1.0] (float32)" in str(report)
+    assert "args[0]: value\n    eager     [2.0, 2.0] (float32)\n    compiled  [1.0, 1.0] (float32)" in str(report)
 
 
 def test_arguments_are_left_as_they_were() -> None:

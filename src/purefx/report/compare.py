@@ -24,7 +24,7 @@ class Difference:
 
     def __str__(self) -> str:
         eager, system = ("not there" if fact is None else str(fact) for fact in (self.eager, self.system))
-        return f"{self.what}\n    eager  {eager}\n    system {system}"
+        return f"{self.what}\n    eager     {eager}\n    compiled  {system}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +57,18 @@ def compare(
 ) -> tuple[Difference, ...]:
     """The facts of ``expected`` (eager) and ``actual`` (a system) that are not the same, in eager's order.
 
-    ``rtol`` and ``atol`` replace what fits each floating dtype; other dtypes must agree exactly. Where only
-    one side raised, that comes first, and probes, which that side has none of, are left out.
+    ``rtol`` and ``atol`` replace what fits each floating dtype; other dtypes must agree exactly. Where a side
+    raised, only the errors are compared: that side has no results, and eager has run half of the program.
     """
     eager, system = expected.facts, actual.facts
-    if _ERROR in eager and _ERROR in system:  # purefx promises untouched arguments; eager has run half of the program
-        eager, system = _only_errors(expected.call), _only_errors(actual.call)
-    elif (_ERROR in eager) != (_ERROR in system):
-        eager = {_ERROR: "none", _MESSAGE: "", **expected.call}
-        system = {_ERROR: "none", _MESSAGE: "", **actual.call}
+    if _ERROR in eager or _ERROR in system:
+        eager, system = _only_errors(eager), _only_errors(system)
     pairs = ((name, eager.get(name), system.get(name)) for name in {**eager, **system})
     return tuple(Difference(*pair) for pair in pairs if not _agree(*pair, rtol=rtol, atol=atol))
 
 
 def _only_errors(facts: Mapping[Name, Fact]) -> Mapping[Name, Fact]:
-    return {name: facts[name] for name in (_ERROR, _MESSAGE)}
+    return {_ERROR: facts.get(_ERROR, "none"), _MESSAGE: facts.get(_MESSAGE, "")}
 
 
 def _agree(name: Name, eager: Fact | None, system: Fact | None, *, rtol: float | None, atol: float | None) -> bool:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from torch import fx
 
 from purefx._torch import OpOverload
-from purefx.capture.captured import TensorResult
+from purefx.capture.captured import Input, TensorResult
 from purefx.functional.builder import Value
+from purefx.functional.regions import includes
 from purefx.functional.reinplace import with_in_place_writes
 from purefx.functional.roots import Root
 from purefx.functional.signature import BaseOutput, RootInput, WrittenOutput
@@ -60,7 +61,7 @@ class SyntheticBase:
 
     def __str__(self) -> str:
         names = " and ".join(self.members)
-        return f"synthetic base of {names}: {count(self.elements)} of their storage; one of them is written"
+        return f"synthetic base of {names}: {count(self.elements)} of their storage; what is written overlaps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class ElectedBase:
     members: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.base} stands for {' and '.join(self.members)}, which it includes; one of them is written"
+        return f"{self.base} stands for {' and '.join(self.members)}, which it includes; what is written overlaps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,17 @@ def _write_backs(stages: Stages) -> Iterator[WriteBack]:
     copied = {id(output) for output in with_in_place_writes(stages.functional).outputs}
     for output in stages.functional.outputs:
         if isinstance(output, WrittenOutput):
-            root = output.root
-            whole = root.base if root.base is not None else root.members[0]
-            target = spell_part(names[whole], whole.before, output.region)
+            target = _spell_target(output, names)
             yield WriteBack(target, output.region.geometry.numel, in_place=id(output) not in copied)
+
+
+def _spell_target(output: WrittenOutput, names: Mapping[Input, str]) -> str:
+    """The part of an argument that is written; where no argument includes it, the part of their synthetic base."""
+    root = output.root
+    for member in root.members if root.base is None else (root.base,):
+        if includes(member.before, output.region):
+            return spell_part(names[member], member.before, output.region)
+    return spell_part(f"the base of {' and '.join(names[m] for m in root.members)}", root.region, output.region)
 
 
 def _bases(stages: Stages) -> Iterator[SyntheticBase | ElectedBase]:
