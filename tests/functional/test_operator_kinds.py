@@ -17,6 +17,11 @@ VERSION = frozenset({"version"})
 """A custom operator counts its writes, and its kernel counts them again: no capture can know."""
 
 
+def square() -> Tensor:
+    """A matrix that is positive definite."""
+    return torch.tensor([[4.0, 1.0, 0.0], [1.0, 3.0, 1.0], [0.0, 1.0, 2.0]])
+
+
 @torch.library.custom_op("purefx_kinds::accumulate", mutates_args=("total", "counts"))
 def accumulate(total: Tensor, x: Tensor, counts: list[Tensor], weight: float = 2.0) -> Tensor:
     total.add_(x, alpha=weight)
@@ -154,6 +159,39 @@ def an_out_argument_is_an_operand(x: Tensor, y: Tensor) -> Any:
     torch.mul(x, 2, out=x)
     torch.cat([x.view(-1)[:3], y[:3]], out=y)
     return x
+
+
+@programs(lambda: (ramp(2, 3), torch.zeros(3, 2).t(), torch.zeros(2, 6)[:, ::2]))
+def out_arguments_of_the_right_sizes_keep_their_strides(x: Tensor, turned: Tensor, gaps: Tensor) -> Any:
+    torch.sort(x, 0, out=(turned, torch.empty(0, dtype=torch.int64)))
+    torch.sort(x, 1, descending=True, out=(gaps, torch.empty(0, dtype=torch.int64)))
+    return turned.stride(), gaps.stride(), turned[0], turned + gaps
+
+
+@programs(lambda: (square(), [torch.zeros(3, 3), torch.zeros(3, 3).t(), torch.zeros(3, 6)[:, ::2]]))
+def linear_algebra_into_arguments_of_the_right_sizes(x: Tensor, outs: list[Tensor]) -> Any:
+    for out in outs:
+        torch.linalg.inv(x, out=out)
+        inverse = out.view(9) if out.is_contiguous() else out.t()[0]
+        torch.linalg.cholesky(x, out=out)
+        torch.linalg.solve(x, out.clone(), out=out)
+        torch.linalg.lu_factor(x, out=(out, torch.empty(0, dtype=torch.int32)))
+    return [out.stride() for out in outs], inverse
+
+
+@programs(lambda: (square(), square().t(), square()))
+def linear_algebra_into_its_own_operand(x: Tensor, y: Tensor, z: Tensor) -> Any:
+    torch.linalg.inv(x, out=x)
+    torch.linalg.inv(y, out=y)
+    torch.linalg.solve(z, torch.ones(3, 3), out=z)
+    return x[0], y.stride()
+
+
+@programs(lambda: (ramp(2, 3),))
+def an_out_argument_made_inside_keeps_its_strides(x: Tensor) -> Any:
+    out = torch.zeros(3, 4).t()[:2]
+    torch.sort(x, 0, out=(out, torch.empty(0, dtype=torch.int64)))
+    return out[1:]
 
 
 # ---- custom operators

@@ -9,8 +9,9 @@ import torch
 
 from purefx._torch import HigherOrderOperator, OpOverload, pytree
 from purefx.capture.frames import current_line
-from purefx.capture.recording import Effect, Operand, Resize, Storage, Tree
+from purefx.capture.recording import Effect, Operand, Resize, Storage, Tree, geometry_of
 from purefx.errors import UndeclaredWrite, UnsupportedOperator, UnsupportedTensor
+from purefx.layout import Geometry
 from purefx.operators import (
     ALWAYS_KEPT,
     HIDDEN_WRITES,
@@ -38,6 +39,15 @@ class Change:
     written: tuple[Operand, ...] = ()
     resized: tuple[Resize, ...] = ()
     replaced: dict[Operand, Operand] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What an ``out=`` tensor shows before the call."""
+
+    tensor: torch.Tensor
+    memory: torch.UntypedStorage
+    geometry: Geometry
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +122,27 @@ def check_declared_alias(op: Any) -> None:
             where=current_line(),
             remedy="declare it in the schema: Tensor(a) x ... -> Tensor(a); or let it return a new tensor",
         )
+
+
+def shown_by_out(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Shown]:
+    """What the ``out=`` arguments of a call of ``op`` show."""
+    if not facts(op).out:
+        return []
+    outs = [x for x in pytree.tree_leaves(written_arguments(op, args, kwargs)) if isinstance(x, torch.Tensor)]
+    return [Shown(x, x.untyped_storage(), geometry_of(x)) for x in outs]
+
+
+def keep_geometry(shown: list[Shown]) -> None:
+    """Undo what a fake kernel does to the strides and the memory of ``out=`` tensors of the right sizes.
+
+    Rule: eager resizes an ``out=`` tensor of other sizes, and writes into one of the right sizes as it is.  Fake
+    kernels give it the strides that a new result has.
+    """
+    for before in shown:
+        out, geometry, after = before.tensor, before.geometry, geometry_of(before.tensor)
+        if after == geometry or after.sizes != geometry.sizes:
+            continue
+        aten.set_.source_Storage_storage_offset(out, before.memory, geometry.offset, geometry.sizes, geometry.strides)
 
 
 def restride_grown(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

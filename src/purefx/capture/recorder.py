@@ -26,8 +26,10 @@ from purefx.capture.effects import (
     check_declared_alias,
     check_supported,
     count_list_writes,
+    keep_geometry,
     matters_without_tensors,
     restride_grown,
+    shown_by_out,
     with_dtype,
     written_arguments,
 )
@@ -145,6 +147,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         written = operands_of(written_arguments(func, *recorded))
         if needs_rehearsal(func, operands_of(recorded), written):
             rehearse(func, *recorded)
+        shown = shown_by_out(func, *given)
         try:
             result = func(*given[0], **given[1])
         except NEEDS_DATA:
@@ -162,6 +165,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             rehearse_error(func, *recorded)
         if facts(func).out and any(o.region.geometry.is_empty for o in written):
             restride_grown(func, *given)
+        keep_geometry(shown)
         return result
 
     def _lift_fresh(self, func: OpOverload, args: tuple[Any, ...]) -> Any:
