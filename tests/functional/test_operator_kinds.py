@@ -194,6 +194,66 @@ def an_out_argument_made_inside_keeps_its_strides(x: Tensor) -> Any:
     return out[1:]
 
 
+# ---- memory made inside that gets another size
+
+
+@programs(lambda: (ramp(2),))
+def an_empty_tensor_grows_and_is_written(x: Tensor) -> Any:
+    z = torch.empty(0)
+    early = z.view(0)
+    z.resize_(2).copy_(x)
+    return z[1:], early
+
+
+@programs(lambda: (ramp(2),))
+def a_tensor_grows_and_its_new_part_is_written(x: Tensor) -> Any:
+    z, bits = torch.full((1,), 7.0), x * 3
+    early = z[:1]
+    z.resize_(2)[1:].copy_(x[1:])
+    bits.resize_(4)[2:] = 5
+    return z[1:], early, bits.view(torch.int32)[1:], bits.t()
+
+
+@programs(lambda: (ramp(3, 4),))
+def a_tensor_grows_and_is_resized_again(x: Tensor) -> Any:
+    z = x.new_empty(0)
+    z.resize_(3, 4).copy_(x)
+    window = z.as_strided((2, 2), (1, 3), 4)
+    z.resize_(2, 6)
+    z.t_()
+    window.add_(1)
+    return z, z[1], window, z.data
+
+
+@programs(lambda: (ramp(2),))
+def a_storage_is_resized_and_set_again(x: Tensor) -> Any:
+    b = torch.zeros(4)
+    storage = b.untyped_storage()
+    storage.resize_(32)
+    b.set_(storage, 0, (8,))
+    b[4:].fill_(3)
+    other = torch.empty(0)
+    other.set_(b.untyped_storage(), 1, (2,)).add_(x)
+    return b[1:6], other
+
+
+@programs(lambda: (ramp(3), ramp(2)))
+def memory_made_inside_and_the_arguments_grow(x: Tensor, y: Tensor) -> Any:
+    x.resize_(5).fill_(1)
+    inside = torch.zeros(2)
+    y.set_(inside)
+    y.resize_(4).fill_(3)
+    return x[1:], y[1:], inside
+
+
+@programs(lambda: (ramp(3),))
+def a_tensor_grows_in_inference_mode(x: Tensor) -> Any:
+    with torch.inference_mode():
+        z = torch.empty(0)
+        z.resize_(3).copy_(x)
+        return z[1:], z
+
+
 # ---- custom operators
 
 

@@ -7,7 +7,8 @@
 
 A result whose memory nobody else can reach is fresh: the graph computes it, views and all.  The others are made
 by the view ops that the program ran, on the real base, so that autograd and the caller see what they would in
-eager.  The same statements carry the program's changes of geometry (``t_``, ``set_``, ``resize_``).
+eager.  The same statements carry the program's changes of geometry (``t_``, ``set_``, ``resize_``).  Memory made
+inside has its last size from the start, so that no statement gives it another.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 
 from purefx.capture.captured import Capture, Input, PlainResult, Result, TensorResult
 from purefx.capture.recording import Call, Effect, Recording, Region, Storage, Variable
-from purefx.layout import holds
+from purefx.layout import Geometry, Int, holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,10 @@ How = Itself | Fresh | Replayed | Plain
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Memory made inside, of which several results show parts: ``variable`` had ``region`` when it was made."""
+    """Memory made inside, of which several results show parts, and the tensor ``variable`` that it was made as.
+
+    The graph returns ``region``: what ``variable`` showed when it was made, or all of a storage that was resized.
+    """
 
     variable: Variable
     region: Region
@@ -131,6 +135,7 @@ class _History:
         self.changes: dict[Variable, list[Call]] = {}
         self.resized: set[Variable] = set()
         self.first_of: dict[Storage, Variable] = {}
+        self.sizes: dict[Storage, Int] = {s: after for call in recording for s, _, after in call.resized}
         for variable in recording.variables:
             self.first_of.setdefault(variable.first.storage, variable)
         for call in recording:
@@ -152,6 +157,7 @@ class _Reached:
     def __init__(self, history: _History, own: dict[Variable, Input]) -> None:
         self._history = history
         self._own = own
+        self._given = {known.before.storage for known in own.values()}
         self._seen: set[Variable] = set()
         self.calls: set[Call] = set()
         self.bases: dict[Variable, Base] = {}
@@ -164,15 +170,26 @@ class _Reached:
             if current in self._seen:
                 continue
             self._seen.add(current)
-            calls = list(self._history.changes.get(current, ()))
+            calls = [call for call in self._history.changes.get(current, ()) if not self._is_done(call)]
             maker = self._history.makers.get(current)
             if maker is not None:
                 calls.append(maker)
             elif current not in self._own:
-                self.bases[current] = Base(current, current.first)
+                self.bases[current] = Base(current, self._whole(current.first))
             self.calls.update(calls)
             waiting.extend(o.variable for call in calls for o in call.operands)
             waiting.extend(self._history.first_of[s] for call in calls for s in storages_of(call))
+
+    def _is_done(self, call: Call) -> bool:
+        """Whether the graph returns memory of the size that ``call`` gives it, since it was made inside."""
+        return call.effect is Effect.STORAGE and not any(o.region.storage in self._given for o in call.written)
+
+    def _whole(self, first: Region) -> Region:
+        """``first``, or all of its storage as it is in the end, if that was resized: what is new in it was written."""
+        if first.storage not in self._history.sizes:
+            return first
+        count = self._history.sizes[first.storage] // first.dtype.itemsize
+        return first.at(Geometry.contiguous((count,))).physical
 
 
 def storages_of(call: Call) -> list[Storage]:

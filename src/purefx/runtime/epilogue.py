@@ -9,18 +9,20 @@ import torch
 
 from purefx._torch import pytree
 from purefx.analysis.replay import storages_of
-from purefx.capture.recording import Call, Modes
+from purefx.capture.recording import Call, Effect, Modes, Storage
+from purefx.layout import Geometry, Int
 from purefx.runtime.scope import Scope, indented
 
 
 def emit_statements(scope: Scope) -> list[str]:
     """The recorded calls that run again, each in the grad mode that it ran in."""
-    lines = _fetch_storages(scope)
+    lines = [*_begin_resized(scope), *_fetch_storages(scope)]
     for modes, calls in groupby(scope.replay.statements, key=lambda call: call.modes):
         block = [_statement(scope, call) for call in calls]
         head = _mode(scope, modes)
         lines += [f"with {head}:", *indented(block)] if head else block
-    return lines
+    sizes = _last_sizes(scope).items()
+    return [*lines, *(f"{scope.storages[s]}.resize_({scope.speller.literal(size)})" for s, size in sizes)]
 
 
 def emit_rebinding(scope: Scope) -> list[str]:
@@ -49,9 +51,41 @@ def _mode(scope: Scope, modes: Modes) -> str:
     return f"torch.set_grad_enabled({modes.grad})" if modes.grad != scope.capture.grad_before else ""
 
 
+def _begin_resized(scope: Scope) -> list[str]:
+    """Tensors as the program made them, over memory that has already the size that the program gives it later.
+
+    ``set_`` on a new tensor, since PyTorch refuses to change the geometry of what ``detach`` returned.
+    """
+    lines = []
+    for base in scope.replay.bases:
+        first, name = base.variable.first, scope.variables[base.variable]
+        if base.region != first:
+            place = ", ".join(map(scope.speller.literal, _place(first.geometry)))
+            line = f"{name} = {name}.new_empty(0).set_({name}.untyped_storage(), {place})"
+            inside = base.variable.inference and not scope.capture.inference
+            lines += ["with torch.inference_mode():", *indented([line])] if inside else [line]
+    return lines
+
+
+def _place(geometry: Geometry) -> tuple[object, ...]:
+    return (geometry.offset, tuple(geometry.sizes), tuple(geometry.strides))
+
+
+def _last_sizes(scope: Scope) -> dict[Storage, Int]:
+    """The sizes of the memory made inside that the program may have made smaller.
+
+    The geometries from before make such a storage large again.
+    """
+    calls = scope.capture.recording.calls
+    sized = {storage for call in calls if call.effect is Effect.STORAGE for storage, _, _ in call.resized}
+    sized &= {base.region.storage for base in scope.replay.bases}
+    return {storage: after for call in calls for storage, _, after in call.resized if storage in sized}
+
+
 def _fetch_storages(scope: Scope) -> list[str]:
     """Names for the storages that statements need, before any statement changes who shows them."""
-    needed = dict.fromkeys(s for call in scope.replay.statements for s in storages_of(call))
+    spelled = (s for call in scope.replay.statements for s in storages_of(call))
+    needed = dict.fromkeys([*spelled, *_last_sizes(scope)])
     holders = {s: next(v for v in scope.variables if v.first.storage is s) for s in needed}
     scope.storages.update((s, scope.unique("storage", "storage")) for s in needed)
     return [f"{scope.storages[s]} = {scope.variables[v]}.untyped_storage()" for s, v in holders.items()]
