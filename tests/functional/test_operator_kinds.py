@@ -254,6 +254,19 @@ def a_tensor_grows_in_inference_mode(x: Tensor) -> Any:
         return z[1:], z
 
 
+@programs(lambda: (ramp(2), ramp(3)))
+def storages_are_resized_past_the_dispatcher(x: Tensor, y: Tensor) -> Any:
+    x.untyped_storage().resize_(16)
+    x.add_(1)
+    part = y[1:]
+    y.untyped_storage().resize_(16)
+    smaller, larger = torch.ones(4), torch.ones(3)
+    front = smaller[:2]
+    smaller.untyped_storage().resize_(8)
+    larger.untyped_storage().resize_(24)
+    return front, larger, larger.as_strided((6,), (1,)).fill_(2), part.add_(1)
+
+
 # ---- custom operators
 
 

@@ -46,6 +46,7 @@ from purefx.capture.recording import (
     Recording,
     Region,
     Resize,
+    Storage,
     Tree,
     Variable,
     map_tree,
@@ -184,6 +185,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             operand = self._tensors.operand(x)
             if operand.variable.last != operand.region:
                 self._swapped(operand.variable, operand.region)
+            if self._tensors.has_other_size(x):
+                self._resized(operand.region.storage)
             return operand
         if isinstance(x, torch.UntypedStorage):
             return self._tensors.storage_of(x) or x
@@ -205,6 +208,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             )
         change = Change(Effect.GEOMETRY, (after,))
         self._record(DataAccess.SWAP, ((before, Operand(source, region)), {}), Outcome(None, (), change))
+
+    def _resized(self, storage: Storage) -> None:
+        """Record that ``storage`` has another size (``x.untyped_storage().resize_(n)`` goes past the dispatcher)."""
+        variable = next(v for v in self.recording.variables if v.last.storage is storage)
+        operand = Operand(variable, variable.last)
+        resized = self._tensors.resized((operand,))
+        change = Change(Effect.STORAGE, (operand,), resized)
+        size = resized[0][2]
+        self._record(torch.ops.inductor.resize_storage_bytes_.default, ((operand, size), {}), Outcome(None, (), change))
 
     def _append(self, func: Any, recorded: Passed, result: Any, given: Passed | None = None) -> None:
         count = len(self.recording.storages)

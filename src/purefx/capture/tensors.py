@@ -73,6 +73,11 @@ class Tensors:
                 self._nbytes[storage] = after
         return tuple(changed)
 
+    def has_other_size(self, tensor: torch.Tensor) -> bool:
+        """Whether the storage of ``tensor`` has certainly another size than when that was last asked for."""
+        before, after = self._nbytes[self._storage(tensor)], tensor.untyped_storage().nbytes()
+        return type(before) is int and type(after) is int and before != after
+
     def _storage(self, tensor: torch.Tensor) -> Storage:
         key = storage_key(tensor)
         known = self._storages.get(key)
