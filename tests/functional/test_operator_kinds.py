@@ -168,6 +168,13 @@ def out_arguments_of_the_right_sizes_keep_their_strides(x: Tensor, turned: Tenso
     return turned.stride(), gaps.stride(), turned[0], turned + gaps
 
 
+@programs(lambda: (ramp(2, 3), [torch.zeros(5), torch.zeros(9, 3).t()[:, 1:2], torch.zeros(0)]))
+def out_arguments_of_other_sizes_get_the_strides_of_a_new_result(x: Tensor, outs: list[Tensor]) -> Any:
+    for out in outs:
+        torch.abs(x.t(), out=out)
+    return [out.stride() for out in outs], outs[0][1:]
+
+
 @programs(lambda: (square(), [torch.zeros(3, 3), torch.zeros(3, 3).t(), torch.zeros(3, 6)[:, ::2]]))
 def linear_algebra_into_arguments_of_the_right_sizes(x: Tensor, outs: list[Tensor]) -> Any:
     for out in outs:

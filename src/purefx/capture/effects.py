@@ -49,6 +49,11 @@ class Shown:
     memory: torch.UntypedStorage
     geometry: Geometry
 
+    @property
+    def is_resized(self) -> bool:
+        """Whether the tensor has other sizes now."""
+        return tuple(self.tensor.shape) != self.geometry.sizes
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -140,13 +145,13 @@ def keep_geometry(shown: list[Shown]) -> None:
     """
     for before in shown:
         out, geometry, after = before.tensor, before.geometry, geometry_of(before.tensor)
-        if after == geometry or after.sizes != geometry.sizes:
+        if after == geometry or before.is_resized:
             continue
         aten.set_.source_Storage_storage_offset(out, before.memory, geometry.offset, geometry.sizes, geometry.strides)
 
 
-def restride_grown(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Give an ``out=`` tensor that was empty the strides that eager gives it: those of a new result.
+def restride_resized(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Give an ``out=`` tensor that was resized the strides that eager gives it: those of a new result.
 
     Rule: ``torch.abs(x.t(), out=torch.empty(0))`` lays its result out as ``torch.abs(x.t())``.  Fake kernels make it
     row-major.
@@ -161,4 +166,4 @@ def restride_grown(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     outs = [x for x in pytree.tree_leaves(written_arguments(op, args, kwargs)) if isinstance(x, torch.Tensor)]
     for out, result in zip(outs, results[twin.kept :], strict=False):
         if out.shape == result.shape and out.stride() != result.stride() and out.is_contiguous():
-            aten.as_strided_.default(out, result.shape, result.stride(), 0)
+            aten.as_strided_.default(out, result.shape, result.stride(), out.storage_offset())

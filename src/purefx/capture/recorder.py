@@ -28,7 +28,7 @@ from purefx.capture.effects import (
     count_list_writes,
     keep_geometry,
     matters_without_tensors,
-    restride_grown,
+    restride_resized,
     shown_by_out,
     with_dtype,
     written_arguments,
@@ -164,8 +164,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         count_list_writes(func, *given)
         if _has_grown(func, given, written):
             rehearse_error(func, *recorded)
-        if facts(func).out and any(o.region.geometry.is_empty for o in written):
-            restride_grown(func, *given)
+        if any(before.is_resized for before in shown):
+            restride_resized(func, *given)
         keep_geometry(shown)
         return result
 
