@@ -94,6 +94,20 @@ def without_modes() -> AbstractContextManager[Any]:
     return torch.utils._python_dispatch._disable_current_modes()
 
 
+@contextmanager
+def running_fake_kernels(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Run the fake kernels for ``tensors``: what fake tensors remember of earlier calls resizes no ``out=`` tensor."""
+    mode = outer_fake_mode(tensors)
+    if mode is None:
+        yield
+        return
+    enabled, mode.cache_enabled = mode.cache_enabled, False
+    try:
+        yield
+    finally:
+        mode.cache_enabled = enabled
+
+
 def outer_fake_mode(tensors: Sequence[torch.Tensor]) -> FakeTensorMode | None:
     """The mode of the first fake tensor among ``tensors``: its symbols must be used for ours."""
     return next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)), None)

@@ -201,6 +201,13 @@ def an_out_argument_made_inside_keeps_its_strides(x: Tensor) -> Any:
     return out[1:]
 
 
+@programs(lambda: (square(), torch.ones(3), torch.ones(3)))
+def the_same_operator_resizes_its_out_arguments_again(x: Tensor, first: Tensor, second: Tensor) -> Any:
+    for out in (first, second):
+        torch.linalg.solve(x, torch.ones(3), out=out)
+    return second[1:]
+
+
 # ---- memory made inside that gets another size
 
 

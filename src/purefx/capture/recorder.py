@@ -18,6 +18,7 @@ from purefx._torch import (
     TorchDispatchMode,
     count_writes_together,
     pytree,
+    running_fake_kernels,
     without_modes,
 )
 from purefx.capture.effects import (
@@ -150,7 +151,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             rehearse(func, *recorded)
         shown = shown_by_out(func, *given)
         try:
-            result = func(*given[0], **given[1])
+            with running_fake_kernels([before.tensor for before in shown]):
+                result = func(*given[0], **given[1])
         except NEEDS_DATA:
             raise
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, AssertionError) as error:
