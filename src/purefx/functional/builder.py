@@ -162,15 +162,15 @@ class Builder:
 
     def with_bits(self, value: Value, *, conj: bool, neg: bool) -> Value:
         """The same numbers, lazily conjugated or negated as asked for."""
-        if value.conj != conj:
-            first, second = (aten._conj_physical, aten._conj) if conj else (aten._conj, aten._conj_physical)
-            node = self.call(second.default, (self.call(first.default, (value.node,)),))
-            value = self.value(node, dense(value.geometry), value.dtype, (conj, value.neg), node)
-        if value.neg != neg:
-            first, second = (aten.neg, aten._neg_view) if neg else (aten._neg_view, aten.neg)
-            node = self.call(second.default, (self.call(first.default, (value.node,)),))
-            value = self.value(node, dense(value.geometry), value.dtype, (value.conj, neg), node)
-        return value
+        flips = [(aten._conj_physical, value.conj != conj), (aten.neg, value.neg != neg)]
+        if not any(flipped for _, flipped in flips):
+            return value
+        value = self.reread(value, conj=False, neg=False)  # such operators resolve the bits that they are given
+        for op, flipped in flips:
+            if flipped:
+                node = self.call(op.default, (value.node,))
+                value = self.value(node, dense(value.geometry), value.dtype, (False, False), node)
+        return self.reread(value, conj=conj, neg=neg)
 
     def reread(self, value: Value, *, conj: bool, neg: bool) -> Value:
         """A view of the same memory, read with these lazy bits: other numbers, where the bits are others."""
