@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,3 +26,37 @@ def test_what_is_conjugated_and_negated_is_written_and_shows_its_parts(part: str
         return getattr(z, part) * 1
 
     assert_same_as_eager(program, lambda: (torch._neg_view(complex_ramp(3).conj()),), system=purefx.compile)
+
+
+def write_one_and_read_the_other(a: Tensor, b: Tensor) -> Any:
+    a.mul_(2)
+    return b * 1
+
+
+def read_one_and_write_the_other(a: Tensor, b: Tensor) -> Any:
+    b.mul_(2)
+    return a + 1
+
+
+READINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "as it is": lambda z: z,
+    "conjugated": lambda z: z.conj(),
+    "negated": torch._neg_view,
+    "conjugated and negated": lambda z: torch._neg_view(z.conj()),
+    "the real part": lambda z: z.real,
+    "the imaginary part": lambda z: z.imag,
+    "the imaginary part of the conjugate": lambda z: z.conj().imag,
+}
+
+
+@pytest.mark.parametrize("program", [write_one_and_read_the_other, read_one_and_write_the_other])
+@pytest.mark.parametrize("second", READINGS)
+@pytest.mark.parametrize("first", READINGS)
+def test_overlapping_arguments_with_lazy_bits_share_the_memory_as_it_is(
+    first: str, second: str, program: Callable[..., Any]
+) -> None:
+    def make() -> tuple[Tensor, Tensor]:
+        z = complex_ramp(6)
+        return READINGS[first](z)[:4], READINGS[second](z)[2:]
+
+    assert_same_as_eager(program, make, system=purefx.compile)

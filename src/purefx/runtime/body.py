@@ -23,6 +23,7 @@ from purefx.functional.signature import (
     WrittenOutput,
 )
 from purefx.runtime.scope import Scope
+from purefx.runtime.spelling import spell_physical
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -74,13 +75,14 @@ def _roots(scope: Scope) -> list[Root]:
 
 
 def _emit_root(scope: Scope, root: Root) -> list[str]:
-    """The synthetic base of ``root``: a run of the storage, by way of one of the members."""
+    """The synthetic base of ``root``: a run of the storage as it lies in memory, by way of one of the members."""
     if root.base is not None:
         scope.roots[root] = scope.inputs[root.base]
         return []
     name = scope.roots[root] = scope.unique("base", "base")
     member = next((m for m in root.members if m.before.dtype == root.region.dtype), root.members[0])
-    start, own, geometry = scope.inputs[member], member.before, root.region.geometry
+    own, geometry = member.before, root.region.geometry
+    start = f"{scope.inputs[member]}{spell_physical(own)}"
     if own.dtype == root.region.dtype:
         distance = scope.speller.literal(geometry.offset - own.geometry.offset)
     else:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from purefx._torch import PythonPrinter
-from purefx.capture.recording import Call, DataAccess
+from purefx.capture.recording import Call, DataAccess, Region
 from purefx.operators import aten
 
 METHODS: dict[Any, str] = {
@@ -104,6 +104,11 @@ class Speller:
         if expression in self.symbols:
             return self.symbols[expression]
         return str(PythonPrinter().doprint(expression))
+
+
+def spell_physical(region: Region) -> str:
+    """Views that make of a tensor that shows ``region`` the elements as they lie in memory."""
+    return f"{'.conj()' * region.conj}{'._neg_view()' * region.neg}"
 
 
 def _size(call: Call) -> Any:

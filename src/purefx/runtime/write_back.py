@@ -13,7 +13,7 @@ from purefx.functional.roots import Root
 from purefx.functional.signature import WrittenOutput
 from purefx.layout import Chain, Slice
 from purefx.runtime.scope import Scope, indented
-from purefx.runtime.spelling import METHOD_OF_STEP, spell_range
+from purefx.runtime.spelling import METHOD_OF_STEP, spell_physical, spell_range
 
 
 def emit_write_back(scope: Scope) -> list[str]:
@@ -33,7 +33,7 @@ def emit_write_back_resized(scope: Scope) -> list[str]:
             chain = chain_between(output.region, known.after)
             if chain is not None:
                 value = _chained(scope, scope.outputs[output], chain)
-                lines.append(f"{scope.inputs[known]}.copy_({value})")
+                lines.append(f"{scope.inputs[known]}{spell_physical(known.after)}.copy_({value})")
     return _block(scope, lines)
 
 
@@ -58,15 +58,15 @@ def _target(scope: Scope, root: Root, region: Region) -> str:
     for member in sorted(root.members, key=lambda m: (m.writes == 0, m is not root.base)):
         chain = chain_between(member.before, region) if includes(member.before, region) else None
         if chain is not None:
-            physical = f"{'.conj()' * member.before.conj}{'._neg_view()' * member.before.neg}"
-            return _chained(scope, f"{scope.inputs[member]}{_data(member)}{physical}", chain)
-    name, data, chain = scope.roots[root], _data(root.members[0]), chain_between(root.region, region)
+            return _chained(scope, f"{scope.inputs[member]}{_data(member)}{spell_physical(member.before)}", chain)
+    name = f"{scope.roots[root]}{_data(root.members[0])}{spell_physical(root.region)}"
+    chain = chain_between(root.region, region)
     if chain is not None:
-        return _chained(scope, f"{name}{data}", chain)
+        return _chained(scope, name, chain)
     literal, geometry = scope.speller.literal, region.geometry
-    place = f"{name}.storage_offset() + {literal(geometry.offset - root.region.geometry.offset)}"
+    place = f"{scope.roots[root]}.storage_offset() + {literal(geometry.offset - root.region.geometry.offset)}"
     shape = f"{literal(tuple(geometry.sizes))}, {literal(tuple(geometry.strides))}"
-    return f"{name}{data}.as_strided({shape}, {place})"
+    return f"{name}.as_strided({shape}, {place})"
 
 
 def _data(member: Input) -> str:
