@@ -60,3 +60,28 @@ def test_overlapping_arguments_with_lazy_bits_share_the_memory_as_it_is(
         return READINGS[first](z)[:4], READINGS[second](z)[2:]
 
     assert_same_as_eager(program, make, system=purefx.compile)
+
+
+PARTS: dict[str, Callable[[Tensor], object]] = {
+    "copy the real part": lambda z: z.copy_(z.real),
+    "copy the imaginary part": lambda z: z.copy_(z.imag),
+    "conjugate times real part": lambda z: z.conj().mul_(z.real),
+    "twice": lambda z: z.copy_(z.imag).copy_(z.real),
+    "a row": lambda z: z[1:].copy_(z[1:].imag),
+}
+LAZY: dict[str, Callable[[Tensor], Tensor]] = {
+    "conjugated": lambda z: z.conj(),
+    "transposed and conjugated": lambda z: z.mH,
+    "negated": torch._neg_view,
+    "conjugated and negated": lambda z: torch._neg_view(z.conj()),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("lazy", LAZY)
+def test_a_tensor_with_lazy_bits_is_written_from_a_part_of_itself(lazy: str, part: str) -> None:
+    def program(z: Tensor) -> Any:
+        PARTS[part](z)
+        return z
+
+    assert_same_as_eager(program, lambda: (LAZY[lazy](complex_ramp(2, 3)),), system=purefx.compile)

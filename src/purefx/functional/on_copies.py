@@ -25,7 +25,8 @@ from purefx.operators import aten
 class Slot:
     """In the place of a tensor argument: number ``base`` of the tensors given, cut to ``geometry`` if there is one.
 
-    The offset of ``geometry`` counts from the first element of the base; ``conj`` and ``neg`` flip its lazy bits.
+    The offset of ``geometry`` counts from the first element of the base; ``conj`` and ``neg`` are the lazy bits of
+    what is cut, whatever those of the base: a real part of a conjugated base is not conjugated.
     """
 
     base: int
@@ -39,10 +40,10 @@ class Slot:
         base, geometry = given[self.base], self.geometry
         if geometry is None:
             return base
-        typed = base if base.dtype == self.dtype else _flat(base).view(self.dtype)
+        physical = _physical(base)
+        typed = physical if base.dtype == self.dtype else _flat(physical).view(self.dtype)
         made = typed.as_strided(geometry.sizes, geometry.strides, typed.storage_offset() + geometry.offset)
-        made = aten._conj.default(made) if self.conj else made
-        return aten._neg_view.default(made) if self.neg else made
+        return _flipped(made, conj=self.conj, neg=self.neg)
 
 
 class OnCopies:
@@ -74,8 +75,23 @@ class OnCopies:
 
 
 def with_strides_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, gaps and overlaps included, and all the memory that they span."""
-    return _flat(tensor).clone().as_strided(tensor.shape, tensor.stride(), 0)
+    """A copy with the same strides, gaps and overlaps included, and all the memory that they span.
+
+    It has the lazy bits of ``tensor`` too, which ``clone`` would do away with.
+    """
+    copy = _flat(_physical(tensor)).clone().as_strided(tensor.shape, tensor.stride(), 0)
+    return _flipped(copy, conj=tensor.is_conj(), neg=tensor.is_neg())
+
+
+def _physical(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of ``tensor`` as they lie in memory, without lazy conjugation and negation."""
+    return _flipped(tensor, conj=tensor.is_conj(), neg=tensor.is_neg())
+
+
+def _flipped(tensor: torch.Tensor, *, conj: bool, neg: bool) -> torch.Tensor:
+    """``tensor`` with these of its lazy bits turned over."""
+    tensor = aten._conj.default(tensor) if conj else tensor
+    return aten._neg_view.default(tensor) if neg else tensor
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -75,9 +75,8 @@ class CutFromBases:
 
     def _cut(self, region: Region, content: Content) -> Slot:
         base = content.region
-        start = int(base.geometry.offset * (base.dtype.itemsize / region.dtype.itemsize))
-        flips = (region.conj != base.conj, region.neg != base.neg)
-        return Slot(self._places[content], region.geometry.shifted(-start), region.dtype, *flips)
+        start = base.geometry.offset * base.dtype.itemsize // region.dtype.itemsize
+        return Slot(self._places[content], region.geometry.shifted(-start), region.dtype, region.conj, region.neg)
 
     def _add(self, key: Content | Region, value: Value) -> None:
         self._places[key] = len(self.given)
