@@ -4,7 +4,7 @@
     custom_op(a, b)   where a and b overlap     new_base, = OnCopies(custom_op)(base)     a and b cut out of the copy
 
 Always right, since the operator sees the memory that it would see in eager: the same strides, the same overlap.
-From outside, a call of `OnCopies` is pure.
+From outside, a call of `OnCopies` is pure.  Sizes that are not constants are given like the tensors.
 """
 
 from __future__ import annotations
@@ -17,37 +17,49 @@ import torch
 
 from purefx._torch import pytree, storage_key
 from purefx.capture.recording import Tree, map_tree
-from purefx.layout import Geometry
 from purefx.operators import aten
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """In the place of a tensor argument: number ``base`` of the tensors given, cut to ``geometry`` if there is one.
+class Number:
+    """In the place of a number that depends on the arguments: number ``place`` of what is given."""
 
-    The offset of ``geometry`` counts from the first element of the base; ``conj`` and ``neg`` are the lazy bits of
-    what is cut, whatever those of the base: a real part of a conjugated base is not conjugated.
+    place: int
+
+    def cut(self, given: Sequence[Any]) -> Any:
+        """The number."""
+        return given[self.place]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """In the place of a tensor argument: number ``base`` of what is given, cut to ``layout`` if there is one.
+
+    ``layout`` is sizes, strides, and an offset that counts from the first element of the base; each may be a
+    `Number`. ``conj`` and ``neg`` are the lazy bits of what is cut, whatever those of the base: a real part of a
+    conjugated base is not conjugated.
     """
 
     base: int
-    geometry: Geometry | None
+    layout: tuple[Any, Any, Any] | None
     dtype: torch.dtype
     conj: bool = False
     neg: bool = False
 
-    def cut(self, given: Sequence[torch.Tensor]) -> torch.Tensor:
+    def cut(self, given: Sequence[Any]) -> torch.Tensor:
         """The tensor argument."""
-        base, geometry = given[self.base], self.geometry
-        if geometry is None:
+        base: torch.Tensor = given[self.base]
+        if self.layout is None:
             return base
+        sizes, strides, offset = map_tree(lambda x: _cut(x, given), self.layout)
         physical = _physical(base)
         typed = physical if base.dtype == self.dtype else _flat(physical).view(self.dtype)
-        made = typed.as_strided(geometry.sizes, geometry.strides, typed.storage_offset() + geometry.offset)
+        made = typed.as_strided(sizes, strides, typed.storage_offset() + offset)
         return _flipped(made, conj=self.conj, neg=self.neg)
 
 
 class OnCopies:
-    """``op`` with ``args``, as a pure function of the tensors that its slots name.
+    """``op`` with ``args``, as a pure function of the tensors and numbers that its slots name.
 
     Returns what ``op`` returns that is not among its written arguments, then the new values of ``written``
     (numbers of tensors given), each with the strides of the tensor that it was copied from.
@@ -62,16 +74,20 @@ class OnCopies:
         self.__qualname__ = self.__name__
         self.__module__ = __name__
 
-    def __call__(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def __call__(self, *given: Any) -> tuple[torch.Tensor, ...]:
         """Run the operator on copies of what it writes."""
         bases = [with_strides_of(x) if i in self.written else x for i, x in enumerate(given)]
-        args, kwargs = map_tree(lambda x: x.cut(bases) if isinstance(x, Slot) else x, (self.args, self.kwargs))
+        args, kwargs = map_tree(lambda x: _cut(x, bases), (self.args, self.kwargs))
         with torch.no_grad():
             result = self.op(*args, **kwargs)
-        made = {storage_key(base) for base in bases}
+        made = {storage_key(base) for base in bases if isinstance(base, torch.Tensor)}
         tensors = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
         kept = [x for x in tensors if storage_key(x) not in made]
         return (*kept, *(bases[i].detach() for i in self.written))  # not views of the copies
+
+
+def _cut(x: Any, given: Sequence[Any]) -> Any:
+    return x.cut(given) if isinstance(x, (Slot, Number)) else x
 
 
 def with_strides_of(tensor: torch.Tensor) -> torch.Tensor:
