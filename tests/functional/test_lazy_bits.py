@@ -62,6 +62,21 @@ def test_overlapping_arguments_with_lazy_bits_share_the_memory_as_it_is(
     assert_same_as_eager(program, make, system=purefx.compile)
 
 
+NO_VIEW = (2, 3), (5, 3), 1
+UNRELATED: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
+    "conjugated": lambda z: (z.conj(), z.as_strided(*NO_VIEW)),
+    "of a conjugate": lambda z: (z, z.conj().as_strided(*NO_VIEW)),
+    "negated and conjugated": lambda z: (torch._neg_view(z), z.conj().as_strided(*NO_VIEW)),
+    "negated": lambda z: (z.imag, z.conj().imag.as_strided((2, 3), (10, 6), 3)),
+}
+
+
+@pytest.mark.parametrize("program", [write_one_and_read_the_other, read_one_and_write_the_other])
+@pytest.mark.parametrize("kind", UNRELATED)
+def test_elements_that_no_view_op_reaches_are_taken_as_they_lie_there(kind: str, program: Callable[..., Any]) -> None:
+    assert_same_as_eager(program, lambda: UNRELATED[kind](complex_ramp(4, 4)), system=purefx.compile)
+
+
 PARTS: dict[str, Callable[[Tensor], object]] = {
     "copy the real part": lambda z: z.copy_(z.real),
     "copy the imaginary part": lambda z: z.copy_(z.imag),

@@ -61,9 +61,12 @@ class Scatters:
         base = self._views.strided_exactly(content)
         wanted, shift = patch.region.geometry, base.geometry.offset - content.region.geometry.offset
         arguments = (list(wanted.sizes), list(wanted.strides), wanted.offset + shift)
-        value = self._builder.with_bits(patch.value, conj=content.region.conj, neg=content.region.neg)
-        node = self._builder.call(aten.as_strided_scatter.default, (base, value, *arguments))
-        return self._builder.made_like(base, node, Geometry(base.geometry.sizes, base.geometry.strides, 0))
+        builder, plain = self._builder, self._builder.reread(base, conj=False, neg=False)
+        value = builder.with_bits(patch.value, conj=patch.region.conj, neg=patch.region.neg)
+        value = builder.reread(value, conj=False, neg=False)
+        node = builder.call(aten.as_strided_scatter.default, (plain, value, *arguments))
+        made = builder.made_like(plain, node, Geometry(base.geometry.sizes, base.geometry.strides, 0))
+        return builder.reread(made, conj=base.conj, neg=base.neg)
 
     def _retyped(self, content: Content, patch: Content) -> Value:
         """The same where the dtypes differ: all of ``content`` is read as elements of the patch's dtype."""

@@ -98,19 +98,20 @@ class Views:
                 remedy="copy the tensor of the other dtype before it is written to",
             )
         wanted = region.geometry
-        value = self.strided_exactly(content)
+        value = self._builder.reread(self.strided_exactly(content), conj=False, neg=False)
         shift = value.geometry.offset - content.region.geometry.offset
         arguments = (list(wanted.sizes), list(wanted.strides), wanted.offset + shift)
-        return self._builder.view_call(
-            value, aten.as_strided.default, (value, *arguments), region, wanted.shifted(shift)
-        )
+        op, plain = aten.as_strided.default, region.physical
+        shown = self._builder.view_call(value, op, (value, *arguments), plain, wanted.shifted(shift))
+        return self._builder.reread(shown, conj=region.conj, neg=region.neg)
 
     def strided_exactly(self, content: Content) -> Value:
         """The value of ``content``, laid out exactly as its region."""
         value, region = content.value, content.region
         if not value.geometry.same_layout(region.geometry) or not self._builder.starts_at_zero(value):
-            value = self._builder.strided_as(value, region.geometry, region.storage.device)
-            content.value = value
+            plain = self._builder.reread(value, conj=False, neg=False)
+            plain = self._builder.strided_as(plain, region.geometry, region.storage.device)
+            content.value = value = self._builder.reread(plain, conj=value.conj, neg=value.neg)
             content.derived.clear()
         return value
 
