@@ -76,6 +76,21 @@ RAISES_ON_DATA: frozenset[OpOverload] = frozenset(
 )
 """Operators that raise where an index in a tensor is out of bounds."""
 
+IN_ORDER: frozenset[OpOverload] = frozenset(
+    {
+        aten.__irshift__.Tensor,
+        aten.cumprod.out,
+        aten.cumsum.out,
+        aten.floor_divide.out,
+        aten.floor_divide_.Tensor,
+        aten.masked_fill_.Scalar,
+        aten.masked_fill_.Tensor,
+        aten.tril.out,
+        aten.triu.out,
+    }
+)
+"""Operators that are not tagged as elementwise, and read each element before they write it."""
+
 
 @dataclass(frozen=True, slots=True)
 class HiddenWrite:
@@ -153,6 +168,23 @@ def positions(op: OpOverload) -> dict[str, int]:
 def signature(op: OpOverload, skip: frozenset[str] = frozenset()) -> list[tuple[str, str]]:
     """Names and types of the arguments of ``op``, less those in ``skip``."""
     return [(a.name, str(a.type)) for a in schema_of(op).arguments if a.name not in skip]
+
+
+@cache
+def reads_each_element_first(op: OpOverload) -> bool:
+    """Whether ``op`` has read each element by the time it writes it, so that it may write over what it reads.
+
+    So do elementwise operators, tagged as such themselves or by their twins, alone or on lists: ``add_``, ``where``
+    with ``out=``, each element of ``_foreach_mul_``.  Not so ``mm`` with ``out=``.
+    """
+    known = facts(op)
+    if known.custom or known.random:
+        return False
+    twin = functional_twin(op)
+    tagged = (op.tags, () if twin is None else twin.op.tags)
+    if op in OVERWRITES or op in IN_ORDER or any(torch.Tag.pointwise in tags for tags in tagged):
+        return True
+    return known.written == ("self",) and str(schema_of(op).arguments[0].type) == "List[Tensor]"
 
 
 def is_pure(op: OpOverload) -> bool:

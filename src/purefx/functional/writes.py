@@ -23,7 +23,17 @@ from purefx.functional.on_copies import OnCopies
 from purefx.functional.regions import disjoint
 from purefx.functional.slots import CutFromBases, EachCopied
 from purefx.layout import Expand, Geometry, has_internal_overlap
-from purefx.operators import OVERWRITES, Twin, argument, aten, facts, functional_twin, missing_defaults, positions
+from purefx.operators import (
+    OVERWRITES,
+    Twin,
+    argument,
+    aten,
+    facts,
+    functional_twin,
+    missing_defaults,
+    positions,
+    reads_each_element_first,
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -153,10 +163,10 @@ class Writer:
 
 
 def _is_tangled(call: Call) -> bool:
-    """Whether what ``call`` writes overlaps itself, another write, or a different region that it reads.
+    """Whether what ``call`` writes overlaps itself, another write, or a region that it reads.
 
-    ``x.add_(x)`` is no such case: each element is read before it is written.  An operator on lists, and one that
-    is not PyTorch's, may read the very region after it has written it.
+    ``x.add_(x)`` is no such case: each element is read before it is written.  ``mm(x, x, out=x)`` is one, since
+    ``mm`` reads elements after it has written others; so may an operator on lists and one that is not PyTorch's.
     """
     written = [o.region for o in call.written]
     if any(has_internal_overlap(r.geometry) for r in written):
@@ -166,7 +176,7 @@ def _is_tangled(call: Call) -> bool:
     reads = list(call.operands)
     for operand in _operands_written(call):
         reads.remove(operand)
-    in_turn = facts(call.overload).custom or len(written) > 1
+    in_turn = len(written) > 1 or not reads_each_element_first(call.overload)
     others = [o.region for o in reads if in_turn or o.region not in written]
     return any(not disjoint(a, b) for a in written for b in others)
 
