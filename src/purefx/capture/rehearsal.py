@@ -1,10 +1,13 @@
 """Writes that eager PyTorch may refuse because of how their operands overlap.
 
-Rule: a write whose target has internal overlap, or shares part of its memory with another operand, is first
-done on real zeros of the same geometry, so that eager's own kernel refuses it with its own error.
+Rule: a write whose target has internal overlap, or shares memory with another operand, is first done on real
+zeros of the same geometry, so that eager's own kernel refuses it with its own error.
 
     x.expand(2, 3).add_(1)        RuntimeError: ... more than one element of the written-to tensor ...
     x[1:].copy_(x[:-1])           RuntimeError: ... some elements of the input tensor and the written-to ...
+    x[i] = x                      RuntimeError: ... some elements of the input tensor and the written-to ...
+
+Elementwise operators accept an operand that is the target itself: x.add_(x) is not rehearsed.
 
 Fake tensors have no addresses, hence accept both; without this the compiled function would not raise.
 """
@@ -18,7 +21,7 @@ import torch
 from purefx._torch import OpOverload, without_modes
 from purefx.capture.recording import Constant, Operand, Region, Storage, Tree, map_tree
 from purefx.layout import holds
-from purefx.operators import aten, facts
+from purefx.operators import aten, facts, reads_each_element_first
 
 LARGEST = 1 << 28
 """Memory blocks above this size, in bytes, are not rehearsed."""
@@ -29,7 +32,7 @@ def needs_rehearsal(op: OpOverload, operands: tuple[Operand, ...], written: tupl
     known = facts(op)
     if not written or known.writes_geometry or known.custom:
         return False
-    return any(_is_suspicious(w.region, operands) for w in written)
+    return any(_is_suspicious(w.region, operands) for w in written) or _writes_over(op, operands, written)
 
 
 def rehearse(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> None:
@@ -82,6 +85,12 @@ def _is_suspicious(region: Region, operands: tuple[Operand, ...]) -> bool:
     if region.geometry.is_static and region.geometry.is_empty:
         return any(o.region.geometry.sizes != region.geometry.sizes for o in operands if o.region.geometry.rank)
     return any(o.region.storage is region.storage and o.region != region for o in operands)
+
+
+def _writes_over(op: OpOverload, operands: tuple[Operand, ...], written: tuple[Operand, ...]) -> bool:
+    """Whether ``op`` writes a region that it also reads through another operand, and is not elementwise."""
+    regions = [o.region for o in operands]
+    return any(regions.count(w.region) > 1 for w in written) and not reads_each_element_first(op)
 
 
 def _repeats(region: Region) -> bool:
