@@ -6,7 +6,7 @@ separately made fakes would hide, e.g. that ``a.add_(1)`` is seen through ``b = 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, cast
 
@@ -54,6 +54,10 @@ class FakeFactory:
         if known is None:
             self._made[id(tensor)] = known = (tensor, self._new(tensor, name))
         return known[1]
+
+    def made(self) -> Iterator[torch.Tensor]:
+        """All fakes so far."""
+        return (fake for _, fake in self._made.values())
 
     def _new(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         geometry = geometry_of(tensor)

@@ -7,7 +7,7 @@ what it reads off the results (storage, geometry, dtype) is true, not modelled.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -133,6 +133,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
     def variable(self, tensor: torch.Tensor) -> Variable:
         """The variable that ``tensor`` is."""
         return self._tensors.variable(tensor)
+
+    def alive(self) -> Iterator[torch.Tensor]:
+        """The tensors of the run that somebody still holds."""
+        self._viewed = ()
+        return self._tensors.alive()
 
     def region(self, tensor: torch.Tensor) -> Region:
         """What ``tensor`` shows at this moment."""

@@ -33,6 +33,7 @@ from purefx.capture.arguments import (
     flatten,
 )
 from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Result, TensorResult
+from purefx.capture.escapes import check_nothing_escaped
 from purefx.capture.fakes import FakeFactory
 from purefx.capture.global_state import unchanged_globals
 from purefx.capture.owners import Owner, find_owners
@@ -92,6 +93,9 @@ class _Session:
             leaves, structure = pytree.tree_flatten(outputs)
             results = tuple(self._result(x, f"output {i}") for i, x in enumerate(leaves))
             self._read_inputs()
+            bound = [rebinding.result for rebinding in rebindings]
+            returned = [r.fake for r in [*results, *bound] if isinstance(r, TensorResult)]
+            check_nothing_escaped(self._recorder.alive(), [*self._fakes.made(), *returned])
         modules = tuple((o.name, o.value) for o in self._owners if isinstance(o.value, torch.nn.Module))
         return Capture(
             self._function, self._recorder.recording, self._flat, tuple(self._inputs.values()), modules, results,

@@ -6,6 +6,9 @@ recording holds as its own.
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterator
+
 import torch
 
 from purefx._torch import memory_key, storage_key
@@ -28,6 +31,11 @@ class Tensors:
         self._recording = recording
         self._storages: dict[int, tuple[Storage, torch.UntypedStorage]] = {}
         self._nbytes: dict[Storage, Int] = {}
+        self._seen: list[weakref.ref[torch.Tensor]] = []
+
+    def alive(self) -> Iterator[torch.Tensor]:
+        """The tensors that were met and that somebody still holds."""
+        return (tensor for tensor in (seen() for seen in self._seen) if tensor is not None)
 
     def region(self, tensor: torch.Tensor) -> Region:
         """What ``tensor`` shows at this moment."""
@@ -94,6 +102,7 @@ class Tensors:
     def _new_variable(self, tensor: torch.Tensor, region: Region) -> Variable:
         variable = Variable(len(self._recording.variables), region, region, tensor.is_inference())
         tensor.__dict__[_VARIABLE] = variable
+        self._seen.append(weakref.ref(tensor))
         self._recording.variables.append(variable)
         self._recording.regions[region.storage].setdefault(region)
         return variable

@@ -5,10 +5,12 @@
     return new, scores                        return scores
 
 For running a graph as it is, without a compiler: what the program wrote in place is not copied, and nothing is
-left to write back.  Rule: a write may happen in place if nothing reads the old value, or a view of it, any more.
+left to write back.  Rule: a write may happen in place if nothing reads the old value, or a view of it, any more,
+and the new value leaves the graph as the content of that memory alone.
 
     a[0].copy_(b); b.add_(1); return a.sum()  the row of a is the old value of b, which is read after the write of
                                               b in the functional graph: that write stays out of place
+    a.add_(1); b.copy_(a); a.add_(1)          the new value of b is that of a between its writes
 """
 
 from __future__ import annotations
@@ -79,10 +81,10 @@ class _Reinplacer:
         """Do the write that made ``node`` in place, if it is one and may be."""
         root, merge = self._merges.get(node, (None, None))
         if root is not None and merge is not None and self._newest.get(root) is merge.before:
-            return self._may_merge(merge) and self._merge(root, merge)
+            return self._may_merge(merge) and self._stays_in(root, node) and self._merge(root, merge)
         root, write = self._in_place.get(node, (None, None))
         if root is not None and write is not None and self._newest.get(root) is write.args[0]:
-            return self._may_write(write) and self._write(root, write)
+            return self._may_write(write) and self._stays_in(root, node) and self._write(root, write)
         return False
 
     def _write(self, root: Root, write: InPlace) -> bool:
@@ -113,6 +115,14 @@ class _Reinplacer:
         limit = self._place[after]
         aliases = [node for node, origin in self._origins.items() if origin is self._origins[before]]
         return all(self._place[user] <= limit for alias in aliases for user in alias.users)
+
+    def _stays_in(self, root: Root, after: fx.Node) -> bool:
+        """Whether no output has the memory of ``after`` but the one that is the content of ``root``."""
+        return all(
+            isinstance(output, WrittenOutput) and output.root is root
+            for output, node in self._outputs()
+            if isinstance(node, fx.Node) and self._origins[node] is self._origins[after]
+        )
 
     def _merge(self, root: Root, merge: Merge) -> bool:
         for region, value in merge.writes:
