@@ -68,8 +68,8 @@ class Rebinding:
 
     @property
     def plain(self) -> bool:
-        """Whether the old value was a number or the like, which the program may have computed the new one from."""
-        return isinstance(self.before, bool | int | float | str | None)
+        """Whether the old value was no tensor: the program may have computed the new one from it in Python."""
+        return not isinstance(self.before, torch.Tensor)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

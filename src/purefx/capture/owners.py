@@ -63,16 +63,28 @@ class Owner:
 def find_owners(function: Callable[..., Any], leaves: tuple[Any, ...]) -> list[Owner]:
     """The owners that a call reaches: the function's own object, its closure, its globals, modules it is given."""
     found: dict[int, Owner] = {}
-    _meet(found, "self", _bare(function))
-    _meet(found, "self", getattr(_bare(function), "__self__", None))
+    for holder in (function, _bare(function)):
+        _meet(found, "self", holder)
+        _meet_defaults(found, holder)
     for binding in reached(function):
         _meet(found, binding.name, binding.read())
-        _meet(found, binding.name, getattr(binding.read(), "__self__", None))
-    bound = [*function.args, *function.keywords.values()] if isinstance(function, functools.partial) else []
-    for i, leaf in enumerate([*leaves, *bound]):
+        _meet_defaults(found, binding.read())
+    for i, leaf in enumerate(leaves):
         if isinstance(leaf, torch.nn.Module):
             _meet(found, f"argument {i}", leaf)
     return list(found.values())
+
+
+def _meet_defaults(found: dict[int, Owner], function: Any) -> None:
+    """What the defaults of a function of the user's hold."""
+    function = getattr(function, "__func__", function)
+    if isinstance(function, types.FunctionType) and _is_users(function):
+        code = function.__code__
+        positional = code.co_varnames[: code.co_argcount]
+        defaults = function.__defaults__ or ()
+        named = zip(positional[len(positional) - len(defaults) :], defaults, strict=True)
+        for name, x in [*named, *(function.__kwdefaults__ or {}).items()]:
+            _meet(found, name, x)
 
 
 def _meet(found: dict[int, Owner], name: str, x: Any, depth: int = 0) -> None:
@@ -82,18 +94,38 @@ def _meet(found: dict[int, Owner], name: str, x: Any, depth: int = 0) -> None:
     if isinstance(x, torch.nn.Module):
         for prefix, owner in x.named_modules():
             _add(found, ".".join(filter(None, (name, prefix))), owner, (owner._parameters, owner._buffers, vars(owner)))
-    elif type(x) is list:
-        _add(found, name, x, (ListTable(x),))
-    elif isinstance(x, dict) and type(x).__module__ in ("builtins", "collections"):
-        _add(found, name, x, (x,))
-    elif _is_users_object(x):
-        _add(found, name, x, (vars(x),))
+    elif (table := _table(x)) is not None:
+        _add(found, name, x, (table,))
     else:
+        for inner, value in _held_by(name, x):
+            _meet(found, inner, value, depth + 1)
         return
     for owner in [o for o in found.values() if o.name.startswith(name)]:
         for key, value in [entry for table in owner.tables for entry in table.items()]:
             if _is_inner(owner, key, value):
                 _meet(found, owner.spelled(key), value, depth + 1)
+
+
+def _table(x: Any) -> dict[Any, Any] | None:
+    """The table of a list, a dict, a user's object or a function with attributes; None for anything else."""
+    if type(x) is list:
+        return ListTable(x)
+    if isinstance(x, dict) and type(x).__module__ in ("builtins", "collections"):
+        return x
+    if _is_users_object(x) or (isinstance(x, types.FunctionType) and vars(x) and _is_users(x)):
+        table: dict[Any, Any] = vars(x)
+        return table
+    return None
+
+
+def _held_by(name: str, x: Any) -> Iterator[tuple[str, Any]]:
+    """What is met by way of ``x``, which can hold tensors only in what it holds itself."""
+    if type(x) is tuple:
+        yield from ((f"{name}[{i}]", value) for i, value in enumerate(x))
+    elif isinstance(x, functools.partial):
+        yield from [(name, value) for value in (x.func, *x.args, *x.keywords.values())]
+    elif isinstance(x, types.MethodType):
+        yield name, x.__self__
 
 
 def _check_no_optimizer(name: str, x: Any) -> None:
@@ -106,10 +138,12 @@ def _check_no_optimizer(name: str, x: Any) -> None:
 
 
 def _is_inner(owner: Owner, key: Any, value: Any) -> bool:
-    """Whether ``value`` is a container or a module that is met by way of ``owner`` alone."""
-    if isinstance(value, torch.nn.Module):
-        return not isinstance(owner.value, torch.nn.Module)
-    return isinstance(value, list | dict) and key not in ("_parameters", "_buffers", "_modules")
+    """Whether ``value`` is met by way of ``owner`` alone: a module, an object, or what holds such."""
+    if isinstance(owner.value, torch.nn.Module):
+        return isinstance(value, list | dict | tuple) and key not in ("_parameters", "_buffers", "_modules")
+    return isinstance(value, torch.nn.Module | list | dict | tuple | functools.partial | types.MethodType) or (
+        _is_users_object(value)
+    )
 
 
 def _add(found: dict[int, Owner], name: str, value: Any, tables: tuple[dict[Any, Any], ...]) -> None:
@@ -120,7 +154,7 @@ def _is_users_object(x: Any) -> bool:
     """Whether ``x`` is an object of a class that is not PyTorch's nor Python's own, with attributes."""
     if isinstance(x, type | types.ModuleType | types.FunctionType | types.MethodType) or not hasattr(x, "__dict__"):
         return False
-    return type(x).__module__.partition(".")[0] not in _LIBRARIES
+    return type(x) is types.SimpleNamespace or type(x).__module__.partition(".")[0] not in _LIBRARIES
 
 
 def reached(function: Callable[..., Any]) -> Iterator[Binding]:

@@ -36,7 +36,7 @@ from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Resu
 from purefx.capture.escapes import check_nothing_escaped
 from purefx.capture.fakes import FakeFactory
 from purefx.capture.global_state import unchanged_globals
-from purefx.capture.owners import Owner, find_owners
+from purefx.capture.owners import find_owners
 from purefx.capture.recorder import KnownNumber, Recorder
 from purefx.capture.recording import Operand, Recording
 from purefx.capture.stand_ins import Tables, check_arguments, fake_owners, fake_variables
@@ -149,6 +149,7 @@ class _Session:
     def _put_back(self) -> None:
         """Undo what the run did to real tensors that it reached by itself; refuse what is more than a count."""
         for tensor, version in self._versions:
+            self._inputs[id(tensor)].writes += tensor._version - version  # autograd counts at the tensor it was given
             set_version(tensor, version)
         for tensor, alias in self._held:
             if isinstance(tensor, FakeTensor) or tensor.is_meta != alias.is_meta or tensor.stride() != alias.stride():
@@ -198,9 +199,11 @@ class _Session:
         for owner, tables in saved:
             for table, old in zip(owner.tables, tables, strict=True):
                 for key, value in [(key, table.get(key, value)) for key, value in table.items()]:
-                    if not _is_unchanged(value, old.get(key, _ABSENT), fakes) and _is_state(owner, value):
-                        result = self._result(value, owner.spelled(key))
-                        yield Rebinding(table, key, owner.spelled(key), result, old.get(key))
+                    if not _is_unchanged(value, old.get(key, _ABSENT), fakes):
+                        name = owner.spelled(key)
+                        _check_state(name, value)
+                        result = self._result(value, name) if isinstance(value, torch.Tensor) else PlainResult(value)
+                        yield Rebinding(table, key, name, result, old.get(key))
                 for key in [key for key in old if key not in table]:
                     yield Rebinding(table, key, owner.spelled(key), None, old[key])
 
@@ -223,17 +226,24 @@ def _is_unchanged(value: Any, old: Any, fakes: dict[int, torch.Tensor]) -> bool:
     return all(fakes.get(id(new), new) is fakes.get(id(before), before) for new, before in zip(value, old, strict=True))
 
 
-def _is_state(owner: Owner, value: Any) -> bool:
-    """Whether a changed entry of a table of ``owner`` is one that the runtime can set again at each call."""
-    if isinstance(value, torch.Tensor | bool | int | float | str | None):
-        return True
-    if any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(value)):
+def _check_state(name: str, value: Any) -> None:
+    """Refuse a changed entry ``name`` of an owner that the runtime cannot set again at each call."""
+    if isinstance(value, torch.Tensor):
+        return
+    leaves = pytree.tree_leaves(value)
+    if any(isinstance(x, torch.Tensor) for x in leaves):
         raise EscapedState(
-            f"a container with tensors was bound in {owner.name}",
+            f"a container with tensors was bound to {name}",
             where=None,
             remedy="return it, or keep each tensor in an attribute of its own",
         )
-    return False
+    for x in leaves:
+        if not isinstance(x, (*PLAIN, torch.Size, set, frozenset)):
+            raise EscapedState(
+                f"an object of type {type(x).__qualname__} was bound to {name}",
+                where=None,
+                remedy="return it, or make it before the call",
+            )
 
 
 def _version(tensor: torch.Tensor) -> int:

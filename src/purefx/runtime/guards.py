@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from purefx._torch import ShapeEnv
+from purefx._torch import ShapeEnv, count_writes_together
 from purefx.capture.arguments import GradientOf, Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input
 from purefx.layout import Geometry
@@ -52,8 +52,8 @@ def _module_state(module: torch.nn.Module) -> tuple[Any, ...]:
     return (
         module.training,
         tuple(map(id, module._modules.values())),
-        tuple(module._parameters),
-        tuple(module._buffers),
+        tuple((name, tensor is None) for name, tensor in module._parameters.items()),
+        tuple((name, tensor is None) for name, tensor in module._buffers.items()),
         tuple(module._forward_hooks),
         tuple(module._forward_pre_hooks),
     )
@@ -171,6 +171,9 @@ def _sharing_conditions(capture: Capture, speller: Speller, names: dict[Input, s
     else:
         yield f"{speller.name('sharing', sharing)}(({tensors})) == {pattern!r}"
     for a, b in combinations(capture.inputs, 2):
+        if (a.writes or b.writes) and a.before.storage is b.before.storage:
+            together = speller.name("count_writes_together", count_writes_together)
+            yield f"{together}({names[a]}, {names[b]}) is {count_writes_together(a.tensor, b.tensor)}"
         if a.before == b.before:  # one tensor passed twice would be one input
             yield f"{names[a]} is not {names[b]}"
 

@@ -44,4 +44,4 @@ def same_value(given: Any, captured: Any) -> bool:
         return math.copysign(1.0, given) == math.copysign(1.0, captured) and (
             given == captured or (math.isnan(given) and math.isnan(captured))
         )
-    return bool(given == captured)
+    return given is captured or bool(given == captured)
