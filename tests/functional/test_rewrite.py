@@ -257,3 +257,23 @@ def test_a_write_and_its_undoing_by_a_whole_write_is_one_write() -> None:
         x.copy_(y)
 
     assert ops(program_of(program, ramp(3), ramp(3))) == ["clone"]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: torch.empty(2).copy_((x * 2)[2:]),
+        lambda x: copied_and_written(x[1:]),
+        lambda x: (x * 2)[2:],
+    ],
+)
+def test_a_result_with_memory_of_its_own_has_no_more_than_eager_gives(program: Any) -> None:
+    """The value may be a part of another, or have the offset of an argument; the result starts its storage."""
+    assert_same_as_eager(program, lambda: (ramp(4),))
+
+
+def copied_and_written(x: Tensor) -> Tensor:
+    made = torch.empty(3)
+    made.copy_(x)
+    made[::2] = 5.0
+    return made

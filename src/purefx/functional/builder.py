@@ -28,7 +28,7 @@ from purefx._torch import (
 )
 from purefx.capture.recording import Region, map_tree
 from purefx.errors import UnsupportedOperator
-from purefx.layout import Chain, Geometry, Permute, Step, holds
+from purefx.layout import Chain, Geometry, Permute, Step, holds, same
 from purefx.operators import aten
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -211,6 +211,18 @@ class Builder:
         made_by = value.origin.target
         inherits = made_by in SCATTERS or value.origin.op in ("placeholder", "get_attr")
         return not inherits and holds(value.geometry.offset == 0)
+
+    def fills_its_storage(self, value: Value) -> bool:
+        """Whether the memory of ``value`` is certainly no more than its elements, in every backend."""
+        origin = self.values.get(value.origin)
+        if origin is None or value.origin.op in ("placeholder", "get_attr"):
+            return False
+        if not same(value.geometry.numel, origin.geometry.numel):
+            return False
+        source = value.origin.args[0] if value.origin.target in SCATTERS else None  # has the layout of what it changes
+        return (
+            not isinstance(source, fx.Node) or source not in self.values or self.fills_its_storage(self.values[source])
+        )
 
     def copy(self, value: Value) -> Value:
         """``value`` in memory of its own."""

@@ -20,7 +20,7 @@ from torch import fx
 from purefx._torch import HigherOrderOperator, ShapeEnv, free_unbacked_symbols
 from purefx.analysis.replay import Fresh, Plain, Replay
 from purefx.capture.captured import Capture, Input
-from purefx.capture.recording import Call, Constant, Effect, Recording, map_tree, restrided
+from purefx.capture.recording import Call, Constant, Effect, Recording, Region, map_tree, restrided
 from purefx.functional.bodies import with_bodies
 from purefx.functional.builder import Builder, Value
 from purefx.functional.contents import Content, Merge
@@ -41,6 +41,7 @@ from purefx.functional.signature import (
 )
 from purefx.functional.verify import check_functional
 from purefx.functional.writes import InPlace, Writer
+from purefx.layout import holds, same
 from purefx.operators import aten
 
 
@@ -189,10 +190,10 @@ class _Rewriter:
                 outputs.append((WrittenOutput(root, region, whole), self._written(value)))
         hows = [*self._replay.results, *self._replay.rebound]
         for variable, region in dict.fromkeys((h.variable, h.region) for h in hows if isinstance(h, Fresh)):
-            node = self._own(self._memory.read_exactly(region))
+            node = self._own(self._filling(self._memory.read_exactly(region), region))
             outputs.append((ResultOutput(variable, region, self._is_view(node)), node))
         for base in self._replay.bases:
-            node = self._own(self._memory.read_exactly(base.region))
+            node = self._own(self._filling(self._memory.read_exactly(base.region), base.region))
             outputs.append((BaseOutput(base.variable, base.region, self._is_view(node)), node))
         for how in hows:
             if isinstance(how, Plain) and isinstance(how.value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -218,6 +219,15 @@ class _Rewriter:
 
     def _is_view(self, node: fx.Node) -> bool:
         return self._builder.values[node].origin is not node
+
+    def _filling(self, value: Value, region: Region) -> Value:
+        """``value``; or a copy, where ``region`` is all of its storage and the memory of ``value`` is more."""
+        size = region.geometry.numel * region.dtype.itemsize
+        if not holds(region.geometry.offset == 0) or not same(region.storage.nbytes, size):
+            return value
+        if value.origin in self._owned or self._builder.fills_its_storage(value):
+            return value
+        return self._builder.strided_as(value, region.geometry, region.storage.device)
 
     def _written(self, value: Value) -> fx.Node:
         """The node of ``value`` for a write: it is only read, but the graph's outputs must not share memory."""

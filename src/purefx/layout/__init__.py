@@ -13,7 +13,7 @@ from purefx.layout.recounts import AsStrided, View, ViewDtype
 from purefx.layout.reify import reify, reify_dtype
 from purefx.layout.scatter import Scatter, inverse
 from purefx.layout.steps import Chain, Step
-from purefx.layout.symbols import Int, holds, identity, is_symbolic
+from purefx.layout.symbols import Int, holds, identity, is_symbolic, same
 from purefx.layout.tiling import Join, Part, Piece, Rest, assemble, box_of
 from purefx.layout.viewable import NotViewable
 
@@ -51,5 +51,6 @@ __all__ = [
     "overlaps",
     "reify",
     "reify_dtype",
+    "same",
     "simplify",
 ]
