@@ -1,5 +1,7 @@
 """purefx: functional graphs of PyTorch programs that view and write tensors, indistinguishable from eager."""
 
+from importlib.metadata import version
+
 from purefx.analysis.metadata import collect_metadata
 from purefx.api import check, compile, explain, functionalize, trace
 from purefx.errors import PurefxError, Refusal
@@ -16,3 +18,5 @@ __all__ = [
     "functionalize",
     "trace",
 ]
+
+__version__ = version("purefx")

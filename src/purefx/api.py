@@ -11,9 +11,10 @@ from typing import Any, ParamSpec, TypeVar
 import purefx.report.check as checking
 from purefx._torch import pytree
 from purefx.errors import PurefxError
-from purefx.pipeline import Backend, build, build_without_backend, compile_graph, graph_module, run_stages
+from purefx.pipeline import Backend, Stages, build, build_without_backend, compile_graph, graph_module, run_stages
 from purefx.program import Program
 from purefx.report.check import CheckReport
+from purefx.report.conditions import find_failing
 from purefx.report.explain import Explanation
 from purefx.report.explain import explain as explain_stages
 from purefx.runtime.leaves import leaves_of
@@ -59,12 +60,21 @@ def compile(function: Callable[P, R], backend: Backend | None = None) -> Callabl
     """``function``, a callable or a module, compiled for each kind of arguments that it is called with.
 
     ``backend`` takes the functional graph and example inputs and returns a callable with the graph's signature;
-    without one the graph runs as it is.  A call that no specialisation fits is captured anew; the least recently
-    used of more than ``CACHE_SIZE`` is dropped.
+    without one the graph runs as it is.  A call that no specialisation fits is captured anew, and the logger
+    ``purefx`` tells at level INFO why; the least recently used of more than ``CACHE_SIZE`` is dropped.  Raises
+    TypeError where one of the two cannot be called.
     """
+    _check_callable("function", function)
+    if backend is not None:
+        _check_callable("backend", backend)
     compiled = Compiled(function, backend)
     functools.update_wrapper(compiled, function, updated=())  # not the attributes: a module's are its own
     return compiled
+
+
+def _check_callable(role: str, given: object) -> None:
+    if not callable(given):
+        raise TypeError(f"the {role} given to purefx.compile cannot be called: it is of type {type(given).__name__}")
 
 
 class Compiled:
@@ -75,6 +85,10 @@ class Compiled:
         self.backend = backend
         self.specialisations: OrderedDict[int, tuple[Any, Wrapper]] = OrderedDict()
         self._captures = 0
+        self._newest: tuple[Any, Stages, Wrapper] | None = None
+
+    def __repr__(self) -> str:
+        return f"<compiled {self._name()}: {len(self.specialisations)} specialisations>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function by the specialisation that fits, or capture one."""
@@ -85,7 +99,17 @@ class Compiled:
                 if place and number in self.specialisations:
                     self.specialisations.move_to_end(number)
                 return wrapper.run(leaves)
+        if self._newest is not None and log.isEnabledFor(logging.INFO):
+            log.info("%s: capture %d, as %s", self._name(), self._captures + 1, self._misfit(leaves, structure))
         return self._captured(args, kwargs, structure).run(leaves)
+
+    def _misfit(self, leaves: Any, structure: Any) -> str:
+        """Why the newest specialisation does not fit a call."""
+        assert self._newest is not None  # asked of a call that follows a capture
+        expected, stages, wrapper = self._newest
+        if structure != expected:
+            return "the arguments have another structure"
+        return f"it does not hold that {find_failing(stages, wrapper, leaves)}"
 
     def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> Wrapper:
         stages = run_stages(self.function, args, kwargs, dynamic=False)
@@ -93,9 +117,8 @@ class Compiled:
             wrapper = build_without_backend(stages)
         else:
             wrapper = build(stages, compile_graph(stages, self.backend))
-        if self._captures:
-            log.info("%s: capture %d, for arguments that no specialisation fits", self._name(), self._captures + 1)
         self.specialisations[self._captures] = (structure, wrapper)
+        self._newest = (structure, stages, wrapper)
         self._captures += 1
         if len(self.specialisations) > CACHE_SIZE:
             dropped, _ = self.specialisations.popitem(last=False)

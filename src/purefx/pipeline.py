@@ -82,6 +82,7 @@ def build_without_backend(stages: Stages) -> Wrapper:
 def compile_graph(stages: Stages, backend: Backend) -> Callable[..., Any]:
     """The functional graph as compiled by ``backend``; BackendFailed if that raises or returns no callable.
 
+    At each call the number of outputs is checked, and BackendFailed raised if it is another than the graph's.
     The backend gets fake tensors as example inputs, and each node's fake value as ``meta["val"]``.
     """
     module = graph_module(stages)
@@ -96,7 +97,21 @@ def compile_graph(stages: Stages, backend: Backend) -> Callable[..., Any]:
         raise BackendFailed(f"the backend {_name(backend)} raised {type(error).__name__}: {error}") from error
     if not callable(compiled):
         raise BackendFailed(f"the backend {_name(backend)} returned {type(compiled).__name__}, which cannot be called")
-    return compiled
+    return _checked(compiled, len(stages.functional.outputs), _name(backend))
+
+
+def _checked(compiled: Callable[..., Any], count: int, name: str) -> Callable[..., Any]:
+    if not count:
+        return compiled
+
+    def graph(*inputs: Any) -> Any:
+        outputs = compiled(*inputs)
+        found = len(outputs) if isinstance(outputs, tuple | list) else f"a {type(outputs).__name__}"
+        if found != count:
+            raise BackendFailed(f"what {name} compiled returned {found}, not the {count} outputs of the graph")
+        return outputs
+
+    return graph
 
 
 def _example(stages: Stages, given: Any) -> Any:

@@ -9,9 +9,12 @@ from torch import fx
 
 from purefx._torch import pytree
 from purefx.pipeline import Stages
+from purefx.report.conditions import find_failing
 from purefx.report.contract import Signature, infer_signature
 from purefx.report.render import render
 from purefx.runtime.wrapper import Wrapper
+
+_OTHER = "the program was traced for other arguments (trace it again, or use purefx.compile)"
 
 
 class Program:
@@ -45,9 +48,16 @@ class Program:
         if kwargs.keys() == set(order):
             kwargs = {name: kwargs[name] for name in order}
         leaves, structure = pytree.tree_flatten((args, kwargs))
-        if structure != self.stages.capture.flat.structure or not self.wrapper.matches(leaves):
-            raise ValueError("the program was traced for other arguments: trace it again, or use purefx.compile")
+        if structure != self.stages.capture.flat.structure:
+            raise ValueError(f"{_OTHER}: the structure of the arguments is another")
+        if not self.wrapper.matches(leaves):
+            raise ValueError(f"{_OTHER}: it must hold that {find_failing(self.stages, self.wrapper, leaves)}")
         return self.wrapper.run(leaves)
+
+    def __repr__(self) -> str:
+        capture = self.stages.capture
+        name = getattr(capture.function, "__name__", type(capture.function).__name__)
+        return f"<Program of {name}: {len(capture.flat.leaves)} arguments, {len(capture.results)} results>"
 
     def __str__(self) -> str:
         """The graph as Python, then the signature as comments: the whole is Python that can be parsed."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from purefx.capture.arguments import Leaf
 from purefx.pipeline import Stages
@@ -26,6 +27,9 @@ class Guard:
     subject: str
     condition: str
 
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.shortened}" if self.subject else self.shortened
+
     @property
     def shortened(self) -> str:
         """The condition without its subject, where that comes first; cut where it goes on for lines."""
@@ -43,8 +47,30 @@ def read_guards(stages: Stages, wrapper: Wrapper) -> tuple[Guard, ...]:
     return tuple(_read(stages, wrapper))
 
 
+def find_failing(stages: Stages, wrapper: Wrapper, leaves: Sequence[Any]) -> Guard | None:
+    """The first condition of ``wrapper`` that does not hold of ``leaves``; None if all hold."""
+    function = _matching_function(wrapper)
+    names = {**wrapper.matches.__globals__, "leaves": leaves}
+    guards = iter(read_guards(stages, wrapper))
+    for statement in function.body[1:]:
+        conditions = _conjuncts(statement)
+        if not conditions:
+            module = ast.Module([statement], type_ignores=[])
+            exec(compile(module, "<purefx guards>", "exec"), names)
+        for condition in conditions:
+            guard = next(guards)
+            if not eval(compile(ast.Expression(condition), "<purefx guards>", "eval"), names):
+                return guard
+    return None
+
+
+def _matching_function(wrapper: Wrapper) -> ast.FunctionDef:
+    functions = [node for node in ast.parse(wrapper.source).body if isinstance(node, ast.FunctionDef)]
+    return next(function for function in functions if function.name == "matches")
+
+
 def _read(stages: Stages, wrapper: Wrapper) -> Iterator[Guard]:
-    function = next(f for f in ast.parse(wrapper.source).body if isinstance(f, ast.FunctionDef) and f.name == "matches")
+    function = _matching_function(wrapper)
     words = _words(function, stages)
     for condition in (c for node in ast.walk(function) for c in _conjuncts(node)):
         subjects = {words[n.id] for n in ast.walk(condition) if isinstance(n, ast.Name) and n.id in words}
@@ -90,4 +116,4 @@ class _InWords(ast.NodeTransformer):
         return ast.Name(self._words.get(node.id, node.id), node.ctx)
 
 
-__all__ = ["Guard", "read_guards"]
+__all__ = ["Guard", "find_failing", "read_guards"]

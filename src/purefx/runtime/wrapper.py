@@ -15,6 +15,7 @@ import linecache
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
+from types import FunctionType
 from typing import Any
 
 from purefx.analysis.replay import Replay
@@ -34,7 +35,7 @@ _numbers = count()
 class Wrapper:
     """The two generated functions of a specialisation, and their source."""
 
-    matches: Callable[[Any], bool]
+    matches: FunctionType
     run: Callable[[Any], Any]
     source: str
 
