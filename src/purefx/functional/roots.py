@@ -64,7 +64,8 @@ def _storage_roots(members: list[Input], regions: list[Region], writes: list[Reg
         everything = [*group, *stray]
         written = any(not disjoint(w, r) for w in writes for r in everything)
         bases = [m for m in inside if all(includes(m.before, r) for r in everything)]
-        base = next((m for m in bases if not written or not has_internal_overlap(once(m.before.geometry))), None)
+        overlapping = None if written or not bases else bases[0]
+        base = next((m for m in bases if not has_internal_overlap(once(m.before.geometry))), overlapping)
         region = base.before if base is not None else _hull(everything)
         yield Root(region, base, inside, written)
 
