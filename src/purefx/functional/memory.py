@@ -48,13 +48,14 @@ class Memory:
                 self._reader.write(self.content(region), region, value)
 
     def content(self, region: Region) -> Content:
-        """The content that ``region`` lies in."""
+        """The content that ``region`` lies in; of several, one of its dtype."""
         home = self._homes.get(region)
         if home is None:
             contents = self._contents[region.storage]
             home = contents[0]
             if len(contents) > 1:
-                home = next((c for c in contents if includes(c.region, region)), home)
+                around = [c for c in contents if includes(c.region, region)] or [home]
+                home = next((c for c in around if c.region.dtype == region.dtype), around[0])
             self._homes[region] = home
         return home
 
