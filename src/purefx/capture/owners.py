@@ -23,6 +23,9 @@ from purefx.errors import EscapedState
 
 _LIBRARIES = ("torch", "builtins", "numpy", "collections", "functools", "typing", "purefx", "types", "abc", "re")
 
+_OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+"""Attributes by which PyTorch keeps what a module has; parameters and buffers are tables of their own."""
+
 
 class ListTable(dict[Any, Any]):
     """A list as a table from positions to elements; changes of the table are changes of the list."""
@@ -91,6 +94,7 @@ def _meet(found: dict[int, Owner], name: str, x: Any, depth: int = 0) -> None:
     if id(x) in found or depth > 4:
         return
     _check_no_optimizer(name, x)
+    before = len(found)
     if isinstance(x, torch.nn.Module):
         for prefix, owner in x.named_modules():
             _add(found, ".".join(filter(None, (name, prefix))), owner, (owner._parameters, owner._buffers, vars(owner)))
@@ -100,7 +104,7 @@ def _meet(found: dict[int, Owner], name: str, x: Any, depth: int = 0) -> None:
         for inner, value in _held_by(name, x):
             _meet(found, inner, value, depth + 1)
         return
-    for owner in [o for o in found.values() if o.name.startswith(name)]:
+    for owner in list(found.values())[before:]:
         for key, value in [entry for table in owner.tables for entry in table.items()]:
             if _is_inner(owner, key, value):
                 _meet(found, owner.spelled(key), value, depth + 1)
@@ -140,7 +144,7 @@ def _check_no_optimizer(name: str, x: Any) -> None:
 def _is_inner(owner: Owner, key: Any, value: Any) -> bool:
     """Whether ``value`` is met by way of ``owner`` alone: a module, an object, or what holds such."""
     if isinstance(owner.value, torch.nn.Module):
-        return isinstance(value, list | dict | tuple) and key not in ("_parameters", "_buffers", "_modules")
+        return isinstance(value, list | dict | tuple) and key not in _OF_EVERY_MODULE
     return isinstance(value, torch.nn.Module | list | dict | tuple | functools.partial | types.MethodType) or (
         _is_users_object(value)
     )

@@ -29,7 +29,8 @@ def refusals() -> Iterator[None]:
             "Python needs a number that is in a tensor:"
             " in if, while, int(), bool(), range(), or an operator's argument",
             where=raising_line(error.__traceback__),
-            remedy="express the choice with tensors (torch.where, masks, torch.cond), or compile the parts around it",
+            remedy="express the choice with tensors (torch.where, masks, torch.cond; index_copy_ for a row),"
+            " or compile the parts around it",
         ) from error
     except _HAS_NO_FAKE as error:
         raise UnsupportedOperator(
