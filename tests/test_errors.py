@@ -361,3 +361,10 @@ def test_a_graph_that_breaks_the_rules_is_a_defect_with_the_graph_as_a_note() ->
     with pytest.raises(errors.ImpureGraph) as caught:
         check_functional(graph)
     assert caught.value.__notes__
+
+
+def test_a_backend_whose_callable_returns_another_number_of_outputs_is_told() -> None:
+    x = ramp(3)
+    with pytest.raises(errors.BackendFailed, match="returned 0, not the 1 outputs of the graph"):
+        purefx.compile(lambda x: x.add_(1), backend=lambda module, examples: lambda *inputs: ())(x)
+    assert x.equal(ramp(3))

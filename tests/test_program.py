@@ -162,3 +162,30 @@ def test_keywords_and_containers_are_named_as_they_are_typed() -> None:
 def test_arguments_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="traced for other arguments"):
         traced_step()(torch.ones(3, 3), torch.zeros(4, 3))
+
+
+def test_a_program_says_which_condition_does_not_hold() -> None:
+    program = purefx.trace(lambda x: x * 2, torch.ones(2))
+    with pytest.raises(ValueError, match=r"it must hold that x: shape == \(2,\)"):
+        program(torch.ones(3))
+    with pytest.raises(ValueError, match="structure"):
+        program(torch.ones(2), 1)
+    dynamic = purefx.trace(lambda x: x * 2, torch.ones(2, 3), dynamic=True)
+    with pytest.raises(ValueError, match=r"it must hold that x: dim\(\) == 2"):
+        dynamic(torch.ones(3))
+
+
+def test_a_recapture_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    compiled = purefx.compile(lambda x: x * 2)
+    with caplog.at_level("INFO", logger="purefx"):
+        compiled(torch.ones(2))
+        compiled(torch.ones(2, dtype=torch.float64))
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.endswith("capture 2, as it does not hold that x: dtype is torch.float32")
+
+
+def test_what_cannot_be_called_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match=r"function given to purefx\.compile cannot be called"):
+        purefx.compile(3)  # type: ignore[arg-type]  # the case
+    with pytest.raises(TypeError, match=r"backend given to purefx\.compile cannot be called"):
+        purefx.compile(torch.sin, backend="inductor")  # type: ignore[arg-type]  # the case

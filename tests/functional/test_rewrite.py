@@ -278,3 +278,11 @@ def copied_and_written(x: Tensor) -> Tensor:
     made.copy_(x)
     made[::2] = 5.0
     return made
+
+
+def test_memory_without_a_common_root_is_read_as_the_dtype_it_is_asked_for() -> None:
+    def arguments() -> tuple[Tensor, ...]:
+        base = torch.arange(4.0).reshape(1, 4)
+        return base.unfold(1, 2, 1), base.view(torch.int32)
+
+    assert_same_as_eager(lambda a, b: b.expand(2, -1) * 1, arguments, system=purefx.compile)
