@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import purefx.report.check as checking
 from purefx._torch import pytree
+from purefx.capture.captured import name_of
 from purefx.errors import PurefxError
 from purefx.pipeline import Backend, Stages, build, build_without_backend, compile_graph, graph_module, run_stages
 from purefx.program import Program
@@ -88,7 +89,7 @@ class Compiled:
         self._newest: tuple[Any, Stages, Wrapper] | None = None
 
     def __repr__(self) -> str:
-        return f"<compiled {self._name()}: {len(self.specialisations)} specialisations>"
+        return f"<compiled {name_of(self.function)}: {len(self.specialisations)} specialisations>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function by the specialisation that fits, or capture one."""
@@ -100,7 +101,9 @@ class Compiled:
                     self.specialisations.move_to_end(number)
                 return wrapper.run(leaves)
         if self._newest is not None and log.isEnabledFor(logging.INFO):
-            log.info("%s: capture %d, as %s", self._name(), self._captures + 1, self._misfit(leaves, structure))
+            log.info(
+                "%s: capture %d, as %s", name_of(self.function), self._captures + 1, self._misfit(leaves, structure)
+            )
         return self._captured(args, kwargs, structure).run(leaves)
 
     def _misfit(self, leaves: Any, structure: Any) -> str:
@@ -122,11 +125,8 @@ class Compiled:
         self._captures += 1
         if len(self.specialisations) > CACHE_SIZE:
             dropped, _ = self.specialisations.popitem(last=False)
-            log.warning("%s: dropped specialisation %d of more than %d", self._name(), dropped, CACHE_SIZE)
+            log.warning("%s: dropped specialisation %d of more than %d", name_of(self.function), dropped, CACHE_SIZE)
         return wrapper
-
-    def _name(self) -> str:
-        return getattr(self.function, "__name__", type(self.function).__name__)
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:

@@ -12,7 +12,7 @@ from torch import fx
 from purefx._torch import without_modes
 from purefx.analysis.gradients import check_no_gradients
 from purefx.analysis.replay import Replay, infer_replay
-from purefx.capture.captured import Capture
+from purefx.capture.captured import Capture, name_of
 from purefx.capture.fakes import fake_like
 from purefx.capture.recording import Region
 from purefx.capture.session import capture
@@ -94,10 +94,12 @@ def compile_graph(stages: Stages, backend: Backend) -> Callable[..., Any]:
     try:
         compiled = backend(module, examples)
     except Exception as error:
-        raise BackendFailed(f"the backend {_name(backend)} raised {type(error).__name__}: {error}") from error
+        raise BackendFailed(f"the backend {name_of(backend)} raised {type(error).__name__}: {error}") from error
     if not callable(compiled):
-        raise BackendFailed(f"the backend {_name(backend)} returned {type(compiled).__name__}, which cannot be called")
-    return _checked(compiled, len(stages.functional.outputs), _name(backend))
+        raise BackendFailed(
+            f"the backend {name_of(backend)} returned {type(compiled).__name__}, which cannot be called"
+        )
+    return _checked(compiled, len(stages.functional.outputs), name_of(backend))
 
 
 def _checked(compiled: Callable[..., Any], count: int, name: str) -> Callable[..., Any]:
@@ -119,7 +121,3 @@ def _example(stages: Stages, given: Any) -> Any:
     if not isinstance(given, RootInput):
         return given.symbol
     return fake_like(given.root.region, stages.capture.fake_mode)
-
-
-def _name(backend: Any) -> str:
-    return getattr(backend, "__name__", type(backend).__name__)

@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx
 
 from purefx._torch import pytree
+from purefx.capture.captured import name_of
 from purefx.pipeline import Stages
 from purefx.report.conditions import find_failing
 from purefx.report.contract import Signature, infer_signature
@@ -56,8 +57,8 @@ class Program:
 
     def __repr__(self) -> str:
         capture = self.stages.capture
-        name = getattr(capture.function, "__name__", type(capture.function).__name__)
-        return f"<Program of {name}: {len(capture.flat.leaves)} arguments, {len(capture.results)} results>"
+        extent = f"{len(capture.flat.leaves)} arguments, {len(capture.results)} results"
+        return f"<Program of {name_of(capture.function)}: {extent}>"
 
     def __str__(self) -> str:
         """The graph as Python, then the signature as comments: the whole is Python that can be parsed."""

@@ -195,25 +195,3 @@ def test_writes_to_a_held_tensor_are_counted() -> None:
 
     compiled = purefx.compile(program)
     assert [compiled(torch.ones(2))._version for _ in range(2)] == [1, 2]
-
-
-def test_a_value_that_is_copied_on_is_not_overwritten() -> None:
-    """The new value of ``b`` is that of ``a`` between its two writes."""
-
-    def program(a: Tensor, b: Tensor) -> None:
-        a.add_(1)
-        b.copy_(a)
-        a.add_(1)
-
-    assert purefx.check(program, torch.zeros(2), torch.zeros(2))
-
-
-def test_a_result_is_not_the_argument_that_it_was_copied_from() -> None:
-    def program(a: Tensor) -> Tensor:
-        a.add_(1)
-        kept = torch.empty(2)
-        kept.copy_(a)
-        a.add_(1)
-        return kept
-
-    assert purefx.check(program, torch.zeros(2))

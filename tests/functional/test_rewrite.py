@@ -286,3 +286,25 @@ def test_memory_without_a_common_root_is_read_as_the_dtype_it_is_asked_for() -> 
         return base.unfold(1, 2, 1), base.view(torch.int32)
 
     assert_same_as_eager(lambda a, b: b.expand(2, -1) * 1, arguments, system=purefx.compile)
+
+
+def test_a_value_that_is_copied_on_is_not_overwritten() -> None:
+    """The new value of ``b`` is that of ``a`` between its two writes."""
+
+    def program(a: Tensor, b: Tensor) -> None:
+        a.add_(1)
+        b.copy_(a)
+        a.add_(1)
+
+    assert purefx.check(program, torch.zeros(2), torch.zeros(2))
+
+
+def test_a_result_is_not_the_argument_that_it_was_copied_from() -> None:
+    def program(a: Tensor) -> Tensor:
+        a.add_(1)
+        kept = torch.empty(2)
+        kept.copy_(a)
+        a.add_(1)
+        return kept
+
+    assert purefx.check(program, torch.zeros(2))

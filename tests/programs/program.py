@@ -64,7 +64,7 @@ class Program:
 
     @cached_property
     def _held_tensors(self) -> Held:
-        return Held([cast(Tensor, self._namespace["w"])] if self.held else [], [])
+        return Held([cast(Tensor, self._namespace["w"])] if self.held else [])
 
     @property
     def function(self) -> Callable[..., object]:

@@ -72,6 +72,12 @@ class Rebinding:
         return not isinstance(self.before, torch.Tensor)
 
 
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of ``function``; that of its class for a callable object."""
+    name: str = getattr(function, "__name__", type(function).__name__)
+    return name
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Capture:
     """What one run has shown."""

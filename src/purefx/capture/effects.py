@@ -9,7 +9,7 @@ import torch
 
 from purefx._torch import HigherOrderOperator, OpOverload, pytree
 from purefx.capture.frames import current_line
-from purefx.capture.recording import Effect, Operand, Resize, Storage, Tree, geometry_of
+from purefx.capture.recording import SYMBOLS, Effect, Operand, Resize, Storage, Tree, geometry_of
 from purefx.errors import UndeclaredWrite, UnsupportedOperator, UnsupportedTensor
 from purefx.layout import Geometry
 from purefx.operators import (
@@ -24,8 +24,6 @@ from purefx.operators import (
     positions,
     takes_default_dtype,
 )
-
-SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +70,11 @@ def written_arguments(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, 
     if hidden is not None and not argument(op, args, kwargs, hidden.condition):
         names = tuple(name for name in names if name not in hidden.written)
     return [argument(op, args, kwargs, name) for name in names]
+
+
+def written_tensors(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors among the arguments that this call of ``op`` writes, those in lists too."""
+    return [x for x in pytree.tree_leaves(written_arguments(op, args, kwargs)) if isinstance(x, torch.Tensor)]
 
 
 def count_list_writes(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -133,8 +136,7 @@ def shown_by_out(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """What the ``out=`` arguments of a call of ``op`` show."""
     if not facts(op).out:
         return []
-    outs = [x for x in pytree.tree_leaves(written_arguments(op, args, kwargs)) if isinstance(x, torch.Tensor)]
-    return [Shown(x, x.untyped_storage(), geometry_of(x)) for x in outs]
+    return [Shown(x, x.untyped_storage(), geometry_of(x)) for x in written_tensors(op, args, kwargs)]
 
 
 def keep_geometry(shown: list[Shown]) -> None:
@@ -163,7 +165,6 @@ def restride_resized(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, An
     given = tuple(x for i, x in enumerate(args) if i not in places)
     made = twin.op(*given, **{name: x for name, x in kwargs.items() if name not in known.written})
     results = [x for x in pytree.tree_leaves(made) if isinstance(x, torch.Tensor)]
-    outs = [x for x in pytree.tree_leaves(written_arguments(op, args, kwargs)) if isinstance(x, torch.Tensor)]
-    for out, result in zip(outs, results[twin.kept :], strict=False):
+    for out, result in zip(written_tensors(op, args, kwargs), results[twin.kept :], strict=False):
         if out.shape == result.shape and out.stride() != result.stride() and out.is_contiguous():
             aten.as_strided_.default(out, result.shape, result.stride(), out.storage_offset())

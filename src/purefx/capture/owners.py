@@ -66,9 +66,8 @@ class Owner:
 def find_owners(function: Callable[..., Any], leaves: tuple[Any, ...]) -> list[Owner]:
     """The owners that a call reaches: the function's own object, its closure, its globals, modules it is given."""
     found: dict[int, Owner] = {}
-    for holder in (function, _bare(function)):
-        _meet(found, "self", holder)
-        _meet_defaults(found, holder)
+    _meet(found, "self", function)
+    _meet_defaults(found, _bare(function))
     for binding in reached(function):
         _meet(found, binding.name, binding.read())
         _meet_defaults(found, binding.read())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from purefx._torch import (
     OpOverload,
     TorchDispatchMode,
     count_writes_together,
-    pytree,
     running_fake_kernels,
     without_modes,
 )
@@ -33,6 +33,7 @@ from purefx.capture.effects import (
     shown_by_out,
     with_dtype,
     written_arguments,
+    written_tensors,
 )
 from purefx.capture.frames import current_line
 from purefx.capture.global_state import check_random_state
@@ -156,7 +157,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             rehearse(func, *recorded)
         shown = shown_by_out(func, *given)
         try:
-            with running_fake_kernels([before.tensor for before in shown]):
+            with running_fake_kernels([before.tensor for before in shown]) if shown else nullcontext():
                 result = func(*given[0], **given[1])
         except NEEDS_DATA:
             raise
@@ -275,8 +276,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         before = operands_of(written_arguments(op, *recorded))
         if not before:
             return Change()
-        tensors = [x for x in pytree.tree_leaves(written_arguments(op, *given)) if isinstance(x, torch.Tensor)]
-        pairs = zip(before, tensors, strict=True)
+        pairs = zip(before, written_tensors(op, *given), strict=True)
         written = tuple(self._tensors.show(o.variable, self._tensors.region(x)) for o, x in pairs)
         resized = self._tensors.resized(written) if known.out or known.writes_geometry else ()
         if known.writes_geometry:
@@ -304,8 +304,7 @@ def _has_grown(op: OpOverload, given: Passed, before: Operands) -> bool:
     """Whether a fake kernel has resized what an in-place operator writes: eager's refuses to."""
     if facts(op).out or facts(op).writes_geometry:
         return False
-    tensors = (x for x in pytree.tree_leaves(written_arguments(op, *given)) if isinstance(x, torch.Tensor))
     return any(
         x.dim() != o.region.geometry.rank or (o.region.geometry.is_static and tuple(x.shape) != o.region.geometry.sizes)
-        for x, o in zip(tensors, before, strict=True)
+        for x, o in zip(written_tensors(op, *given), before, strict=True)
     )

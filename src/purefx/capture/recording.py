@@ -24,6 +24,9 @@ from purefx._torch import HigherOrderOperator, OpOverload
 from purefx.errors import SourceLine
 from purefx.layout import Geometry, Int
 
+SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+"""The types of numbers that stand for a size, or for a number in a tensor."""
+
 Tree = Any
 """Nested lists, tuples and dicts of operands, symbols and plain Python values."""
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from purefx._torch import OpOverload, without_modes
-from purefx.capture.recording import Constant, Operand, Region, Storage, Tree, map_tree
+from purefx.capture.recording import SYMBOLS, Constant, Operand, Region, Storage, Tree, map_tree
 from purefx.layout import holds
 from purefx.operators import aten, facts, reads_each_element_first
 
@@ -101,7 +101,7 @@ def _repeats(region: Region) -> bool:
 def _zeros(x: Any, memories: dict[Storage, torch.UntypedStorage]) -> Any:
     if isinstance(x, Constant):
         return x.value
-    if isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool):
+    if isinstance(x, SYMBOLS):
         raise _CannotRehearseError
     if not isinstance(x, Operand):
         return x

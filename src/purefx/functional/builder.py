@@ -26,13 +26,10 @@ from purefx._torch import (
     sympy_interp,
     without_modes,
 )
-from purefx.capture.recording import Region, map_tree
+from purefx.capture.recording import SYMBOLS, Region, map_tree
 from purefx.errors import UnsupportedOperator
 from purefx.layout import Chain, Geometry, Permute, Step, holds, same
 from purefx.operators import aten
-
-_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
-
 
 SCATTERS = frozenset(
     {
@@ -113,7 +110,7 @@ class Builder:
         """``x`` as an argument of a node: a value is its node, a symbol the nodes that compute it."""
         if isinstance(x, Value):
             return x.node
-        if not isinstance(x, _SYMBOLS):
+        if not isinstance(x, SYMBOLS):
             return x
         expression = x.node.expr
         if expression.is_number:
@@ -219,10 +216,9 @@ class Builder:
             return False
         if not same(value.geometry.numel, origin.geometry.numel):
             return False
-        source = value.origin.args[0] if value.origin.target in SCATTERS else None  # has the layout of what it changes
-        return (
-            not isinstance(source, fx.Node) or source not in self.values or self.fills_its_storage(self.values[source])
-        )
+        if value.origin.target not in SCATTERS:
+            return True
+        return self.fills_its_storage(self.values[value.origin.all_input_nodes[0]])
 
     def copy(self, value: Value) -> Value:
         """``value`` in memory of its own."""

@@ -20,7 +20,7 @@ from torch import fx
 from purefx._torch import HigherOrderOperator, ShapeEnv, free_unbacked_symbols
 from purefx.analysis.replay import Fresh, Plain, Replay
 from purefx.capture.captured import Capture, Input
-from purefx.capture.recording import Call, Constant, Effect, Recording, Region, map_tree, restrided
+from purefx.capture.recording import SYMBOLS, Call, Constant, Effect, Recording, Region, map_tree, restrided
 from purefx.functional.bodies import with_bodies
 from purefx.functional.builder import Builder, Value
 from purefx.functional.contents import Content, Merge
@@ -159,7 +159,7 @@ class _Rewriter:
             return
         args, kwargs = self._memory.read_tree(call.args), self._memory.read_tree(call.kwargs)
         node = self._builder.call(call.runnable, args, kwargs)
-        if isinstance(call.results, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        if isinstance(call.results, SYMBOLS):
             self._builder.symbols[call.results.node.expr] = node
             return
         alone = not isinstance(call.results, (list, tuple))
@@ -190,13 +190,13 @@ class _Rewriter:
                 outputs.append((WrittenOutput(root, region, whole), self._written(value)))
         hows = [*self._replay.results, *self._replay.rebound]
         for variable, region in dict.fromkeys((h.variable, h.region) for h in hows if isinstance(h, Fresh)):
-            node = self._own(self._filling(self._memory.read_exactly(region), region))
+            node = self._result(region)
             outputs.append((ResultOutput(variable, region, self._is_view(node)), node))
         for base in self._replay.bases:
-            node = self._own(self._filling(self._memory.read_exactly(base.region), base.region))
+            node = self._result(base.region)
             outputs.append((BaseOutput(base.variable, base.region, self._is_view(node)), node))
         for how in hows:
-            if isinstance(how, Plain) and isinstance(how.value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            if isinstance(how, Plain) and isinstance(how.value, SYMBOLS):
                 outputs.append((NumberOutput(how.value), self._builder.lower(how.value)))
         for symbol in self._symbols_outside(outputs):
             outputs.append((NumberOutput(symbol), self._builder.symbols[symbol]))
@@ -220,28 +220,35 @@ class _Rewriter:
     def _is_view(self, node: fx.Node) -> bool:
         return self._builder.values[node].origin is not node
 
-    def _filling(self, value: Value, region: Region) -> Value:
-        """``value``; or a copy, where ``region`` is all of its storage and the memory of ``value`` is more."""
-        size = region.geometry.numel * region.dtype.itemsize
-        if not holds(region.geometry.offset == 0) or not same(region.storage.nbytes, size):
-            return value
-        if value.origin in self._owned or self._builder.fills_its_storage(value):
-            return value
+    def _result(self, region: Region) -> fx.Node:
+        """The node of a result that shows ``region``: its very strides, in memory that nobody else has, and no more."""
+        value = self._memory.read_exactly(region)
+        if self._is_taken(value):
+            copied = self._builder.copy(value)
+            fits = copied.geometry.same_layout(region.geometry)
+            value = copied if fits else self._restrided(value, region)
+        elif _is_all_of_its_storage(region) and not self._builder.fills_its_storage(value):
+            value = self._restrided(value, region)
+        self._owned.add(value.origin)
+        return value.node
+
+    def _restrided(self, value: Value, region: Region) -> Value:
         return self._builder.strided_as(value, region.geometry, region.storage.device)
 
     def _written(self, value: Value) -> fx.Node:
         """The node of ``value`` for a write: it is only read, but the graph's outputs must not share memory."""
-        return self._own(value, keep_strides=False)
-
-    def _own(self, value: Value, *, keep_strides: bool = True) -> fx.Node:
-        """The node of ``value``, or of a copy where an output or the caller already has its memory."""
-        if value.origin in self._owned or value.origin.op == "get_attr":
-            copied = self._builder.copy(value)
-            if keep_strides and not copied.geometry.same_layout(value.geometry):
-                copied = self._builder.strided_as(value, value.geometry, torch.device("cpu"))
-            value = copied
+        value = self._builder.copy(value) if self._is_taken(value) else value
         self._owned.add(value.origin)
         return value.node
+
+    def _is_taken(self, value: Value) -> bool:
+        """Whether an output, the caller or the graph itself has the memory of ``value``."""
+        return value.origin in self._owned or value.origin.op == "get_attr"
+
+
+def _is_all_of_its_storage(region: Region) -> bool:
+    size = region.geometry.numel * region.dtype.itemsize
+    return holds(region.geometry.offset == 0) and same(region.storage.nbytes, size)
 
 
 def _identifier(root: Root, index: int) -> str:

@@ -93,6 +93,13 @@ class Functional:
     merges: tuple[tuple[Root, Merge], ...] = ()
     in_place: tuple[tuple[Root, InPlace], ...] = ()
 
+    @property
+    def roots(self) -> list[Root]:
+        """The roots that the graph reads, and those that are only written back."""
+        read = [given.root for given in self.inputs if isinstance(given, RootInput)]
+        written = [output.root for output in self.outputs if isinstance(output, WrittenOutput)]
+        return list(dict.fromkeys([*read, *written]))
+
 
 def module_of(functional: Functional) -> fx.GraphModule:
     """The graph of ``functional`` as a module that can run."""

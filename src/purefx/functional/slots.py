@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-import torch
-
-from purefx.capture.recording import Operand, Region, Variable, map_tree
+from purefx.capture.recording import SYMBOLS, Operand, Region, Variable, map_tree
 from purefx.functional.contents import Content
 from purefx.functional.memory import Memory
 from purefx.functional.on_copies import Number, Slot
-
-_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class _Given:
@@ -34,7 +30,7 @@ class _Given:
         """The slot of ``x`` if that is an operand or a number that depends on the arguments, else ``x``."""
         if isinstance(x, Operand):
             return self._slot(x)
-        if not isinstance(x, _SYMBOLS):
+        if not isinstance(x, SYMBOLS):
             return x
         expression = x.node.expr
         if expression not in self._places:

@@ -250,7 +250,6 @@ class Held:
     def __init__(
         self,
         tensors: list[Tensor],
-        modules: list[Module],
         owners: Collection[Owner] = (),
         bindings: Collection[Binding] = (),
     ) -> None:
@@ -260,7 +259,7 @@ class Held:
         self._autograd = [(t, t.requires_grad, t.grad if t.is_leaf else None) for t in tensors]
         self._versions = [(t, t._version) for t in tensors if not t.is_inference()]
         tables = [table for owner in owners if not isinstance(owner.value, list) for table in owner.tables]
-        self._attributes = [(table, _contents(table)) for table in [*map(vars, modules), *tables]]
+        self._attributes = [(table, _contents(table)) for table in tables]
         self._lists = [(owner.value, list(owner.value)) for owner in owners if isinstance(owner.value, list)]
         self._variables = [(binding, binding.read()) for binding in bindings]
 
@@ -342,8 +341,7 @@ class _Side:
             copies.keep(tensor)
         own = copies.of(f)
         reached |= {"f": own} if own is not f else {}
-        modules = [part for leaf in pytree.tree_leaves(reached) for part in _modules(leaf)]
-        held = Held(list(_tensors_within(reached)), modules, find_owners(own, ()), list(variables_of(own)))
+        held = Held(list(_tensors_within(reached)), find_owners(own, ()), list(variables_of(own)))
         return _Side(own, args, kwargs, copies, reached, held)
 
     def observe(self, f: Function, *, probes: bool = True) -> Observation:
@@ -358,8 +356,3 @@ class _Side:
         args, kwargs = self.copies.fork().of((self.args, self.kwargs))
         held = {name: t for label, value in self.reached.items() for name, t in tensors_of(value, label).items()}
         return Arguments(args, kwargs, held)
-
-
-def _modules(leaf: object) -> list[Module]:
-    owner = leaf.__self__ if isinstance(leaf, MethodType) else leaf
-    return list(owner.modules()) if isinstance(owner, Module) else []

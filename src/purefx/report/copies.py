@@ -12,8 +12,7 @@ from purefx.capture.captured import Input, TensorResult
 from purefx.functional.builder import Value
 from purefx.functional.regions import includes
 from purefx.functional.reinplace import with_in_place_writes
-from purefx.functional.roots import Root
-from purefx.functional.signature import BaseOutput, RootInput, WrittenOutput
+from purefx.functional.signature import BaseOutput, WrittenOutput
 from purefx.layout import Int
 from purefx.operators import aten
 from purefx.pipeline import Stages
@@ -114,18 +113,12 @@ def _spell_target(output: WrittenOutput, names: Mapping[Input, str]) -> str:
 
 def _bases(stages: Stages) -> Iterator[SyntheticBase | ElectedBase]:
     names = argument_names(stages.capture)
-    for root in _roots(stages):
+    for root in stages.functional.roots:
         members = tuple(names[member] for member in root.members if member is not root.base)
         if root.base is None:
             yield SyntheticBase(members, root.region.geometry.numel)
         elif members and root.written:
             yield ElectedBase(names[root.base], members)
-
-
-def _roots(stages: Stages) -> list[Root]:
-    read = [given.root for given in stages.functional.inputs if isinstance(given, RootInput)]
-    written = [o.root for o in stages.functional.outputs if isinstance(o, WrittenOutput)]
-    return list(dict.fromkeys([*read, *written]))
 
 
 def _shared_bases(stages: Stages) -> Iterator[SharedBase]:

@@ -16,15 +16,15 @@ import torch
 
 from purefx._torch import pytree
 from purefx.capture.arguments import Leaf, Source
-from purefx.capture.captured import Capture, Input, Rebinding
+from purefx.capture.captured import Capture, Input, Rebinding, name_of
 
 _ARGUMENT = re.compile(r"args\[(\d+)\](.*)", re.DOTALL)
 _KEYWORD = re.compile(r"kwargs\['(\w+)'\](.*)", re.DOTALL)
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """The name of ``function``; that of its class for a callable object."""
-    name: str = getattr(function, "__name__", type(function).__name__)
+    """The name of ``function`` as Python can spell it."""
+    name = name_of(function)
     return name if name.isidentifier() else "program"
 
 

@@ -11,6 +11,7 @@ from typing import assert_never
 
 import torch
 
+from purefx.capture.recording import SYMBOLS
 from purefx.functional.roots import Root
 from purefx.functional.signature import (
     BaseOutput,
@@ -25,12 +26,10 @@ from purefx.functional.signature import (
 from purefx.runtime.scope import Scope
 from purefx.runtime.spelling import spell_physical
 
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-
 
 def emit_graph_call(scope: Scope) -> list[str]:
     """Statements that make the graph's inputs, run it and name its outputs."""
-    lines = [line for root in _roots(scope) for line in _emit_root(scope, root)]
+    lines = [line for root in scope.functional.roots for line in _emit_root(scope, root)]
     arguments = [_argument(scope, given) for given in scope.functional.inputs]
     for output in scope.functional.outputs:
         scope.outputs[output] = scope.unique(_output_name(scope, output), "out")
@@ -67,13 +66,6 @@ def _emit_cloning(scope: Scope) -> list[str]:
     return ["with torch.inference_mode():", *lines] if lines and not scope.capture.inference else []
 
 
-def _roots(scope: Scope) -> list[Root]:
-    """The roots that the graph reads, and those that are only written back."""
-    read = [given.root for given in scope.functional.inputs if isinstance(given, RootInput)]
-    written = [o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)]
-    return list(dict.fromkeys([*read, *written]))
-
-
 def _emit_root(scope: Scope, root: Root) -> list[str]:
     """The synthetic base of ``root``: a run of the storage as it lies in memory, by way of one of the members."""
     if root.base is not None:
@@ -108,7 +100,7 @@ def _output_name(scope: Scope, output: GraphOutput) -> str:
         case WrittenOutput(root, _):
             return f"new_{scope.roots[root]}"
         case NumberOutput(symbol):
-            return "number" if isinstance(symbol, SYMBOLIC) else str(symbol)
+            return "number" if isinstance(symbol, SYMBOLS) else str(symbol)
         case ResultOutput() | BaseOutput():
             return "out"
         case _:

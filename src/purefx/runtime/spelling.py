@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from purefx._torch import PythonPrinter
-from purefx.capture.recording import Call, DataAccess, Region
+from purefx.capture.recording import SYMBOLS, Call, DataAccess, Region
 from purefx.operators import aten
 
 METHODS: dict[Any, str] = {
@@ -89,7 +89,7 @@ class Speller:
             if isinstance(x, list):
                 return f"[{inside}]"
             return f"({inside},)" if len(items) == 1 else f"({inside})"
-        if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        if isinstance(x, SYMBOLS):
             return self.expression(x.node.expr)
         if x is None or type(x) in (bool, int, str):
             return repr(x)

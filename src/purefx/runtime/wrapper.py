@@ -19,7 +19,7 @@ from types import FunctionType
 from typing import Any
 
 from purefx.analysis.replay import Replay
-from purefx.capture.captured import Capture
+from purefx.capture.captured import Capture, name_of
 from purefx.functional.signature import Functional
 from purefx.runtime.body import emit_graph_call
 from purefx.runtime.epilogue import emit_rebinding, emit_return, emit_statements
@@ -45,14 +45,10 @@ def build_wrapper(capture: Capture, replay: Replay, functional: Functional, grap
     scope = Scope(capture, replay, functional)
     source = "\n".join([*_matches(scope), "", "", *_run(scope), ""])
     namespace = {**scope.speller.namespace, "graph": graph}
-    file = f"<purefx {_function_name(capture)} {next(_numbers)}>"
+    file = f"<purefx {name_of(capture.function)} {next(_numbers)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), namespace)
     return Wrapper(namespace["matches"], namespace["run"], source)
-
-
-def _function_name(capture: Capture) -> str:
-    return getattr(capture.function, "__name__", type(capture.function).__name__)
 
 
 def _matches(scope: Scope) -> list[str]:
@@ -87,7 +83,7 @@ def _run(scope: Scope) -> list[str]:
         *emit_rebinding(scope),
         *emit_return(scope),
     ]
-    name = _function_name(scope.capture)
+    name = name_of(scope.capture.function)
     return [
         "def run(leaves):",
         f'    """Runs {name} with the graph that was made for such arguments."""',
