@@ -89,6 +89,11 @@ def count_writes_together(a: torch.Tensor, b: torch.Tensor) -> bool:
     return together
 
 
+def keeps_graph() -> bool:
+    """Whether the backward that runs may be asked to run once more (``retain_graph=True``)."""
+    return torch._C._autograd._get_current_graph_task_keep_graph()
+
+
 def without_modes() -> AbstractContextManager[Any]:
     """Run on real tensors although dispatch modes (fake tensors, tracing) are active."""
     return torch.utils._python_dispatch._disable_current_modes()

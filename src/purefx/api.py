@@ -119,7 +119,7 @@ class Compiled:
         if self.backend is None:
             wrapper = build_without_backend(stages)
         else:
-            wrapper = build(stages, compile_graph(stages, self.backend))
+            wrapper = build(stages, compile_graph(stages, self.backend), self.backend)
         self.specialisations[self._captures] = (structure, wrapper)
         self._newest = (structure, stages, wrapper)
         self._captures += 1

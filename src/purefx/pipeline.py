@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 from torch import fx
 
 from purefx._torch import without_modes
-from purefx.analysis.gradients import check_no_gradients
+from purefx.analysis.gradients import check_gradients
 from purefx.analysis.replay import Replay, infer_replay
+from purefx.autodiff.backward import Pattern
+from purefx.autodiff.joint import Joint, derive, functionalize_jointly
 from purefx.capture.captured import Capture, name_of
 from purefx.capture.fakes import fake_like
 from purefx.capture.recording import Region
@@ -19,9 +21,18 @@ from purefx.capture.session import capture
 from purefx.errors import BackendFailed, UnsupportedOperator
 from purefx.functional.known import find_number
 from purefx.functional.reinplace import with_in_place_writes
-from purefx.functional.rewrite import functionalize
-from purefx.functional.signature import Functional, RootInput, module_of
+from purefx.functional.signature import (
+    Functional,
+    GraphInput,
+    ResidualInput,
+    RootInput,
+    SymbolInput,
+    TangentInput,
+    module_of,
+)
 from purefx.layout import NotViewable
+from purefx.runtime.derivatives import backward_graph
+from purefx.runtime.differentiable import BackwardGraph, Derivatives
 from purefx.runtime.first_run import checked_once, needs_first_run
 from purefx.runtime.runner import build_runner
 from purefx.runtime.wrapper import Wrapper, build_wrapper
@@ -41,16 +52,17 @@ class Stages:
     capture: Capture
     replay: Replay
     functional: Functional
+    joint: Joint | None = None
 
 
 def run_stages(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool) -> Stages:
     """Capture a call of ``function`` and make its functional graph; the arguments are only read."""
-    with _ONE_AT_A_TIME:
-        captured = capture(function, args, kwargs, dynamic=dynamic, known=find_number)
-    replay = infer_replay(captured)
-    check_no_gradients(captured, replay)
     try:
-        return Stages(captured, replay, functionalize(captured, replay))
+        with _ONE_AT_A_TIME:
+            captured = capture(function, args, kwargs, dynamic=dynamic, known=find_number)
+        replay = infer_replay(captured)
+        check_gradients(captured)
+        return Stages(captured, replay, *functionalize_jointly(captured, replay))
     except NotViewable as error:  # a fake kernel has accepted what the operator's own kernel does not
         raise UnsupportedOperator(
             f"the sizes that fake tensors gave cannot be: {error}",
@@ -64,33 +76,62 @@ def graph_module(stages: Stages) -> fx.GraphModule:
     return module_of(stages.functional)
 
 
-def build(stages: Stages, run_graph: Callable[..., Any]) -> Wrapper:
-    """The wrapper that runs ``run_graph`` in the place of the functional graph."""
+def build(stages: Stages, run_graph: Callable[..., Any], backend: Backend | None = None) -> Wrapper:
+    """The wrapper that runs ``run_graph`` in the place of the functional graph; ``backend`` compiles backwards."""
     if needs_first_run(stages.functional):
         run_graph = checked_once(stages.functional, run_graph)
-    return build_wrapper(stages.capture, stages.replay, stages.functional, run_graph)
+    return _wrapper(stages, stages.functional, run_graph, backend)
+
+
+def _wrapper(
+    stages: Stages, functional: Functional, run_graph: Callable[..., Any], backend: Backend | None = None
+) -> Wrapper:
+    joint = stages.joint
+    if joint is None:
+        return build_wrapper(stages.capture, stages.replay, functional, run_graph)
+
+    def derived(pattern: Pattern) -> BackwardGraph:
+        with _ONE_AT_A_TIME:
+            graph = derive(stages.capture, stages.replay, joint, pattern)
+        return backward_graph(joint, graph, _boxed(stages, graph, backend))
+
+    return build_wrapper(stages.capture, stages.replay, functional, run_graph, (joint, Derivatives(derived)))
+
+
+def _boxed(stages: Stages, graph: Functional, backend: Backend | None) -> Callable[[list[Any]], Any]:
+    """What runs a backward graph: it takes a list of inputs."""
+    if backend is None:
+        return build_runner(graph, boxed=True)
+    compiled = compile_functional(stages.capture, graph, backend)
+    return lambda inputs: compiled(*inputs)
 
 
 def build_without_backend(stages: Stages) -> Wrapper:
     """The wrapper that runs the graph as it is, with the writes in place again where that is safe."""
     if needs_first_run(stages.functional):
         return build(stages, build_runner(stages.functional))
-    functional = with_in_place_writes(stages.functional)
-    return build_wrapper(stages.capture, stages.replay, functional, build_runner(functional))
+    kept = () if stages.joint is None else [x for x in stages.joint.residuals.values() if not isinstance(x, RootInput)]
+    functional = with_in_place_writes(stages.functional, kept)
+    return _wrapper(stages, functional, build_runner(functional))
 
 
 def compile_graph(stages: Stages, backend: Backend) -> Callable[..., Any]:
-    """The functional graph as compiled by ``backend``; BackendFailed if that raises or returns no callable.
+    """The functional graph as compiled by ``backend`` (see `compile_functional`)."""
+    return compile_functional(stages.capture, stages.functional, backend)
+
+
+def compile_functional(capture: Capture, functional: Functional, backend: Backend) -> Callable[..., Any]:
+    """``functional`` as compiled by ``backend``; BackendFailed if that raises or returns no callable.
 
     At each call the number of outputs is checked, and BackendFailed raised if it is another than the graph's.
     The backend gets fake tensors as example inputs, and each node's fake value as ``meta["val"]``.
     """
-    module = graph_module(stages)
-    examples = [_example(stages, given) for given in stages.functional.inputs]
-    storages = stages.capture.recording.storages
+    module = module_of(functional)
+    examples = [_example(capture, given) for given in functional.inputs]
+    storages = capture.recording.storages
     with without_modes():
-        for node, value in stages.functional.values.items() if storages else ():
-            node.meta["val"] = fake_like(Region(storages[0], value.geometry, value.dtype), stages.capture.fake_mode)
+        for node, value in functional.values.items() if storages else ():
+            node.meta["val"] = fake_like(Region(storages[0], value.geometry, value.dtype), capture.fake_mode)
     try:
         compiled = backend(module, examples)
     except Exception as error:
@@ -99,7 +140,7 @@ def compile_graph(stages: Stages, backend: Backend) -> Callable[..., Any]:
         raise BackendFailed(
             f"the backend {name_of(backend)} returned {type(compiled).__name__}, which cannot be called"
         )
-    return _checked(compiled, len(stages.functional.outputs), name_of(backend))
+    return _checked(compiled, len(functional.outputs), name_of(backend))
 
 
 def _checked(compiled: Callable[..., Any], count: int, name: str) -> Callable[..., Any]:
@@ -116,8 +157,19 @@ def _checked(compiled: Callable[..., Any], count: int, name: str) -> Callable[..
     return graph
 
 
-def _example(stages: Stages, given: Any) -> Any:
+def _example(capture: Capture, given: GraphInput) -> Any:
     """A fake tensor, or a symbol, that looks like the graph input ``given``."""
-    if not isinstance(given, RootInput):
-        return given.symbol
-    return fake_like(given.root.region, stages.capture.fake_mode)
+    match given:
+        case RootInput(_, root):
+            return fake_like(root.region, capture.fake_mode)
+        case TangentInput(_, _, region):
+            return fake_like(region, capture.fake_mode)
+        case SymbolInput(_, symbol):
+            return symbol
+        case ResidualInput(_, value) if value is not None:
+            region = Region(capture.recording.storages[0], value.geometry, value.dtype)
+            return fake_like(region, capture.fake_mode)
+        case ResidualInput(symbol=symbol):
+            return symbol
+        case _:
+            assert_never(given)

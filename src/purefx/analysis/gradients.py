@@ -1,32 +1,119 @@
-"""Programs whose effects carry gradients: refused, with the name of what carries them."""
+"""What autograd can see of a program: the tensors to which gradients flow, and whose history a write has changed.
+
+    def f(x, w):                  targets         x and w, as they were before the call
+        x.mul_(w)                 changed         x: its history is another after the call
+        return x.sum()
+"""
 
 from __future__ import annotations
 
-from purefx.analysis.replay import Itself, Replay
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch.autograd.graph import GradientEdge
+
+from purefx.analysis.replay import Fresh, Itself, Replay
 from purefx.capture.captured import Capture, Input, TensorResult
+from purefx.capture.edges import edge_of
+from purefx.capture.recording import Variable
 from purefx.errors import GradientsRefused
 
-_REMEDY = "call it under torch.no_grad(), or detach what needs no gradient"
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """Where gradients leave the program: ``source``, a tensor of the caller or a leaf that the program made.
+
+    With ``of_base`` it is the ``_base`` of ``source``.  ``begins`` tells that the program made it require grad.
+    """
+
+    source: Input | Variable
+    edge: GradientEdge
+    of_base: bool = False
+    begins: bool = False
 
 
-def check_no_gradients(capture: Capture, replay: Replay) -> None:
-    """Raise GradientsRefused if a caller could see a gradient that the program has to do with."""
-    results = [(f"output {i}", r) for i, r in enumerate(capture.results)]
-    results += [(f"the attribute {r.key}", r.result) for r in capture.rebindings if r.result is not None]
-    hows = (*replay.results, *(how for how in replay.rebound if how is not None))
-    for (name, result), how in zip(results, hows, strict=True):
-        if isinstance(result, TensorResult) and result.fake.requires_grad and not isinstance(how, Itself):
-            raise _refusal(f"{name} requires grad")
+def infer_targets(capture: Capture, replay: Replay) -> tuple[Target, ...]:
+    """The tensors to which gradients flow; each edge belongs to one of them, and none lies behind another.
+
+    Rule: of a view whose base is written, the history is that of the base.  So the base is the target; otherwise the
+    view itself, whose own history eager's autograd goes on with.
+    """
+    targets: list[Target] = []
     for known in capture.inputs:
-        if _joined_a_graph(known):
-            raise _refusal(f"the program changes what autograd knows of {known.name}")
+        if known.edge is not None:
+            targets.append(_target_of(known, capture.inputs))
+        if _begins(known):
+            edge = edge_of(known.fake)
+            assert edge is not None  # it requires grad
+            targets.append(Target(known, edge, begins=True))
+    targets += _leaf_results(capture, replay)
+    return tuple({(t.edge.node, t.edge.output_nr): t for t in reversed(targets)}.values())[::-1]
+
+
+def stop_at_views(targets: Iterable[Target]) -> None:
+    """Let no gradient flow through a target that is a view to its base: eager's own views carry it on."""
+    for target in targets:
+        if isinstance(target.source, Input) and target.source.base_edge is not None and not target.of_base:
+            target.edge.node.register_prehook(_stop)
+
+
+def _stop(gradients: tuple[object, ...]) -> tuple[None, ...]:
+    return (None,) * len(gradients)
+
+
+def _target_of(known: Input, inputs: Iterable[Input]) -> Target:
+    assert known.edge is not None  # asked of what requires grad
+    if known.base_edge is None or known.fake._version == known.first_version:
+        return Target(known, known.edge)
+    base = next((other for other in inputs if other.tensor is known.tensor._base), None)
+    return Target(known if base is None else base, known.base_edge, of_base=base is None)
+
+
+def _begins(known: Input) -> bool:
+    """Whether the program has made a leaf that requires grad of ``known``."""
+    return known.fake.requires_grad and known.fake.is_leaf and (known.edge is None or not known.was_leaf)
+
+
+def _leaf_results(capture: Capture, replay: Replay) -> Iterable[Target]:
+    for result, how in results_of(capture, replay):
+        if result.fake.requires_grad and result.fake.is_leaf and not isinstance(how, Itself):
+            edge = edge_of(result.fake)
+            assert edge is not None  # it requires grad
+            if isinstance(how, Fresh):
+                yield Target(result.variable, edge, begins=True)
+
+
+def results_of(capture: Capture, replay: Replay) -> Iterable[tuple[TensorResult, object]]:
+    """The tensors that the program hands out or binds, each with how it is made."""
+    results = [*capture.results, *(r.result for r in capture.rebindings)]
+    for result, how in zip(results, (*replay.results, *replay.rebound), strict=True):
+        if isinstance(result, TensorResult):
+            yield result, how
+
+
+def is_changed(known: Input) -> bool:
+    """Whether a write of the program is part of the history of ``known``, or of its base, after the call."""
+    if known.fake.is_inference() or known.fake.is_leaf or not known.fake.requires_grad:
+        return False
+    base, before = known.fake._base, known.base_edge
+    after = edge_of(known.fake if base is None else base)
+    before = known.edge if base is None else before
+    return after is not None and (before is None or after.node is not before.node)
+
+
+def is_detached(known: Input) -> bool:
+    """Whether the program has cut the history of ``known`` off (``x.detach_()``)."""
+    return known.edge is not None and not known.was_leaf and known.fake.is_leaf
+
+
+def check_gradients(capture: Capture) -> None:
+    """Raise GradientsRefused for what the program does to autograd's state of the caller's tensors and is not kept."""
+    for known in capture.inputs:
         if known.fake.grad is not known.grad:
-            raise _refusal(f"the program sets the gradient of {known.name}")
+            raise _refusal(f"the program sets the gradient of {known.name}", "use torch.autograd.grad inside, and return")
+        if known.fake._backward_hooks:
+            raise _refusal(f"the program registers a hook on {known.name}", "register it outside of the function")
 
 
-def _joined_a_graph(known: Input) -> bool:
-    return known.fake.requires_grad != known.tensor.requires_grad or known.fake.is_leaf != known.was_leaf
-
-
-def _refusal(what: str) -> GradientsRefused:
-    return GradientsRefused(f"{what}, and gradients are not supported yet", where=None, remedy=_REMEDY)
+def _refusal(what: str, remedy: str) -> GradientsRefused:
+    return GradientsRefused(what, where=None, remedy=remedy)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from purefx._torch import FakeTensor, is_functional_wrapper, is_functorch_wrapped, pytree
-from purefx.errors import GradientsRefused, InvisibleAliasing, UnknownArgumentType, UnsupportedTensor
+from purefx.errors import InvisibleAliasing, UnknownArgumentType, UnsupportedTensor
 
 PLAIN = (
     type(None), bool, int, float, complex, str, bytes, enum.Enum, slice, range, torch.dtype, torch.device,
@@ -118,13 +118,7 @@ def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flat:
 
 
 def check_tensor(name: str, tensor: torch.Tensor) -> None:
-    """Raise a refusal unless the memory of ``tensor`` can be seen, and it is no part of a graph of gradients."""
-    if tensor.requires_grad and torch.is_grad_enabled() and not tensor.is_leaf:
-        raise GradientsRefused(
-            f"{name} is part of a graph that autograd records, and gradients are not supported yet",
-            where=None,
-            remedy="call the function under torch.no_grad(), or pass a detached tensor",
-        )
+    """Raise a refusal unless the memory of ``tensor`` can be seen."""
     if is_functorch_wrapped(tensor) or is_functional_wrapper(tensor):
         raise InvisibleAliasing(
             f"{name} belongs to a running transform (vmap, grad, jvp or functionalize)",

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from purefx._torch import FakeTensorMode, ShapeEnv, pytree
 from purefx.capture.arguments import Flat, Source
+from purefx.capture.recorder import Recorder
 from purefx.capture.recording import Recording, Region, Variable
 
 
 @dataclass(slots=True, eq=False)
 class Input:
-    """A tensor that the program was given, and what became of it."""
+    """A tensor that the program was given, and what became of it.
+
+    ``edge`` is where its gradient leaves the program, as it was before the run; ``base_edge`` that of its ``_base``.
+    """
 
     sources: list[Source]
     tensor: torch.Tensor
@@ -26,6 +32,9 @@ class Input:
     grad: torch.Tensor | None = None
     writes: int = 0
     was_leaf: bool = True
+    edge: GradientEdge | None = None
+    base_edge: GradientEdge | None = None
+    first_version: int = 0
 
     @property
     def name(self) -> str:
@@ -79,8 +88,19 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Resumed:
+    """A run that goes on: its recorder, and its inputs so far."""
+
+    recorder: Recorder
+    inputs: Callable[[], tuple[Input, ...]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Capture:
-    """What one run has shown."""
+    """What one run has shown.
+
+    ``resume`` enters the run once more: what then runs on its fakes, as their backward, is recorded after it.
+    """
 
     function: Callable[..., Any]
     recording: Recording
@@ -95,6 +115,7 @@ class Capture:
     inference: bool
     fake_mode: FakeTensorMode
     dynamic: bool
+    resume: Callable[[], AbstractContextManager[Resumed]]
 
     @property
     def env(self) -> ShapeEnv:

@@ -25,6 +25,7 @@ from purefx._torch import (
     storage_key,
     without_modes,
 )
+from purefx.capture.edges import give_history
 from purefx.capture.recording import Region, geometry_of
 from purefx.layout import Geometry, Int, reify_dtype
 from purefx.operators import aten
@@ -70,7 +71,12 @@ class FakeFactory:
                 self._owners.setdefault(storage_key(tensor), []).append((tensor, fake))
         if isinstance(tensor, torch.nn.Parameter):
             fake._is_param = True  # makes isinstance(fake, Parameter) true
-        return fake.requires_grad_() if tensor.requires_grad and not fake.requires_grad else fake
+        if tensor.requires_grad and not fake.requires_grad:
+            if tensor.is_leaf:
+                fake.requires_grad_()
+            else:
+                give_history(fake)
+        return fake
 
     def _view_of_base(self, tensor: torch.Tensor, geometry: Geometry, name: str) -> torch.Tensor | None:
         """A view of the fake of the tensor that autograd knows as the base of ``tensor``."""

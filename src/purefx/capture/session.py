@@ -9,6 +9,7 @@ fakes; afterwards they are put back, whatever happened.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,7 +33,8 @@ from purefx.capture.arguments import (
     check_tensor,
     flatten,
 )
-from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Result, TensorResult
+from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Result, Resumed, TensorResult
+from purefx.capture.edges import edge_of
 from purefx.capture.escapes import check_nothing_escaped
 from purefx.capture.fakes import FakeFactory
 from purefx.capture.global_state import unchanged_globals
@@ -100,7 +102,17 @@ class _Session:
         return Capture(
             self._function, self._recorder.recording, self._flat, tuple(self._inputs.values()), modules, results,
             structure, rebindings, grad_before, grad_after[0], inference, self._fakes.mode, self._fakes.dynamic,
+            self._resumed,
         )  # fmt: skip
+
+    @contextmanager
+    def _resumed(self) -> Iterator[Resumed]:
+        """Enter the run once more, with fakes again where the program reaches tensors by itself."""
+        with without_modes(), unchanged_globals(), refusals(), quiet_fake_tensors():  # noqa: SIM117 - order matters
+            with fake_variables(self._function, self._make), fake_owners(self._owners, self._make):
+                with self._fakes.mode, self._recorder:
+                    yield Resumed(self._recorder, lambda: tuple(self._inputs.values()))
+                self._put_back()
 
     def _fake_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         leaves: list[Any] = list(self._flat.leaves)
@@ -119,6 +131,9 @@ class _Session:
         region = self._recorder.region(fake)
         made = Input([source], tensor, fake, self._recorder.variable(fake), region, region, writes=-_version(fake))
         made.was_leaf = fake.is_leaf
+        made.first_version = _version(fake)
+        if fake.requires_grad:
+            made.edge, made.base_edge = edge_of(fake), None if fake._base is None else edge_of(fake._base)
         self._inputs[id(tensor)] = made
         if tensor.requires_grad and tensor.is_leaf and tensor.grad is not None:
             made.grad = fake.grad = self._input(tensor.grad, GradientOf(made.tensor, f"{source.name}.grad")).fake

@@ -21,6 +21,12 @@ QUANTISED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, 
 _VARIABLE = "_purefx_variable"
 
 
+def variable_of(tensor: torch.Tensor) -> Variable:
+    """The variable that ``tensor``, which was met in a run, is."""
+    known: Variable = tensor.__dict__[_VARIABLE]
+    return known
+
+
 class Tensors:
     """The storages, variables and regions of the tensors of a run.
 

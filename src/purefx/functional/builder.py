@@ -23,6 +23,7 @@ from purefx._torch import (
     ShapeEnv,
     pytree,
     resolve_op,
+    schema_of,
     sympy_interp,
     without_modes,
 )
@@ -66,6 +67,18 @@ class Builder:
     symbols: dict[Any, fx.Node] = field(default_factory=dict)
     lines: dict[fx.Node, str] = field(default_factory=dict)
     line: str = ""
+    imports: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    kept_apart: set[fx.Node] = field(default_factory=set)
+
+    def begin_graph(self, kept_apart: set[fx.Node]) -> fx.Graph:
+        """Append to a new graph from now on, which takes what it needs of the old one; returns the old one.
+
+        Views are run again in the new graph.  It takes the memory that they show, but of ``kept_apart`` no more than
+        the views show.
+        """
+        done, self.graph = self.graph, fx.Graph()
+        self.kept_apart = kept_apart
+        return done
 
     def placeholder(self, name: str, region: Region) -> Value:
         """A graph input that looks like ``region``."""
@@ -109,14 +122,16 @@ class Builder:
     def lower(self, x: Any) -> Any:
         """``x`` as an argument of a node: a value is its node, a symbol the nodes that compute it."""
         if isinstance(x, Value):
-            return x.node
+            return self.here(x.node)
+        if isinstance(x, fx.Node):
+            return self.here(x)
         if not isinstance(x, SYMBOLS):
             return x
         expression = x.node.expr
         if expression.is_number:
             return x.node.maybe_as_int() if isinstance(x, torch.SymInt) else type_of(x)(expression)
         if expression in self.symbols:
-            return self.symbols[expression]
+            return self.here(self.symbols[expression])
         tracer = fx.proxy.GraphAppendingTracer(self.graph)
         if not expression.free_symbols <= self.symbols.keys():
             raise UnsupportedOperator(
@@ -124,11 +139,32 @@ class Builder:
                 where=None,
                 remedy="compute the size with item() first, and slice with that",
             )
-        known = {s: fx.Proxy(self.symbols[s], tracer) for s in expression.free_symbols}
+        known = {s: fx.Proxy(self.here(self.symbols[s]), tracer) for s in expression.free_symbols}
         result = sympy_interp(PythonReferenceAnalysis, known, expression)
         node = result.node if isinstance(result, fx.Proxy) else result
         self.symbols[expression] = node
         return node
+
+    def here(self, node: fx.Node) -> fx.Node:
+        """``node`` in the present graph, which takes the value of one of an earlier graph as an input."""
+        if node.graph is self.graph:
+            return node
+        known = self.imports.get(node)
+        if known is None:
+            value = self.values.get(node)
+            if node.op == "get_attr":
+                known = self.graph.get_attr(str(node.target))
+            elif is_view(node) and (value is None or value.origin not in self.kept_apart):
+                known = self.graph.node_copy(node, self.here)
+            else:
+                with self.graph.inserting_before(next(iter(self.graph.nodes))):
+                    known = self.graph.placeholder(node.name)
+                known.meta.update(node.meta)
+            if value is not None:
+                origin = value.origin if value.origin is not node else known
+                self.values[known] = Value(known, value.geometry, value.dtype, value.conj, value.neg, origin)
+            self.imports[node] = known
+        return known
 
     def bind(self, node: fx.Node, geometry: Geometry) -> None:
         """Remember sizes that are known only once ``node`` has run, e.g. the number of rows of ``nonzero``."""
@@ -236,6 +272,14 @@ class Builder:
         made = Value(node, geometry, dtype, *bits, origin)
         self.values.setdefault(node, made)
         return made
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether ``node`` shows memory of its arguments, as far as its schema says."""
+    if node.target is operator.getitem:
+        sequence = node.args[0]
+        return isinstance(sequence, fx.Node) and is_view(sequence)
+    return isinstance(node.target, OpOverload) and any(r.alias_info is not None for r in schema_of(node.target).returns)
 
 
 def type_of(symbol: Any) -> type:

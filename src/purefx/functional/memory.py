@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+from torch import fx
 
 from purefx.capture.recording import Call, Operand, Recording, Region, Storage, Tree, map_tree
 from purefx.functional.builder import Builder, Value
@@ -138,6 +141,31 @@ class Memory:
     def is_pending(self, content: Content, region: Region) -> bool:
         """Whether ``region`` was written since ``content`` was last whole."""
         return bool(content.patches.meeting(region))
+
+    def part(self, owned: dict[fx.Node, Storage], handed: Iterable[tuple[Region, Value]]) -> None:
+        """Let each storage have memory of its own: what a later write of the caller changes is that storage alone.
+
+        ``owned`` tells of which storage the memory of a node has become the caller's, and ``handed`` by which values.
+        """
+        for region, value in handed:
+            content = self.content(region)
+            if content.region == region and not content.patches:
+                content.value = value
+                content.derived.clear()
+        for storage, contents in self._contents.items():
+            for content in contents:
+                self._part(content, storage, owned)
+
+    def _part(self, content: Content, storage: Storage, owned: dict[fx.Node, Storage]) -> None:
+        if owned.get(content.value.origin, storage) is not storage:
+            content.value = self._builder.copy(content.value)
+            content.derived.clear()
+        for patch in content.patches:
+            self._part(patch, storage, owned)
+
+    def forget_writes(self) -> None:
+        """Count from now on what is written."""
+        self._dirty.clear()
 
     def written(self, content: Content) -> list[Region]:
         """The regions of ``content`` that were written; the whole of it, where they fill it."""

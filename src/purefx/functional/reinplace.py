@@ -15,6 +15,7 @@ and the new value leaves the graph as the content of that memory alone.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -33,9 +34,12 @@ from purefx.layout import Chain
 from purefx.operators import aten
 
 
-def with_in_place_writes(functional: Functional) -> Functional:
-    """``functional`` with the writes of its roots in place where that is safe; without their outputs."""
-    return _Reinplacer(functional).run()
+def with_in_place_writes(functional: Functional, needed: Collection[GraphOutput] = ()) -> Functional:
+    """``functional`` with the writes of its roots in place where that is safe; without their outputs.
+
+    Roots stay as they are whose write autograd sees, or whose new value is ``needed`` elsewhere.
+    """
+    return _Reinplacer(functional, needed).run()
 
 
 class _Reinplacer:
@@ -44,7 +48,9 @@ class _Reinplacer:
     A root is in both as long as its newest value is in its own memory.
     """
 
-    def __init__(self, functional: Functional) -> None:
+    def __init__(self, functional: Functional, needed: Collection[GraphOutput]) -> None:
+        written = [o for o in functional.outputs if isinstance(o, WrittenOutput)]
+        self._fixed = {o.root for o in written if o.member is not None or o in needed}
         self._old = functional
         self._origins = origins_of(functional.graph)
         self._place = {node: i for i, node in enumerate(functional.graph.nodes)}
@@ -71,7 +77,7 @@ class _Reinplacer:
         return replace(self._old, graph=self._graph, outputs=tuple(o for o, _ in kept))
 
     def _begin(self, given: GraphInput, node: fx.Node) -> None:
-        if isinstance(given, RootInput) and _is_plain(given.root):
+        if isinstance(given, RootInput) and given.root not in self._fixed and _is_plain(given.root):
             self._newest[given.root], self._memory[given.root] = node, self._image[node]
 
     def _outputs(self) -> list[tuple[GraphOutput, Any]]:

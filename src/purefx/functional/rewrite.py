@@ -20,14 +20,14 @@ from torch import fx
 from purefx._torch import HigherOrderOperator, ShapeEnv, free_unbacked_symbols
 from purefx.analysis.replay import Fresh, Plain, Replay
 from purefx.capture.captured import Capture, Input
-from purefx.capture.recording import SYMBOLS, Call, Constant, Effect, Recording, Region, map_tree, restrided
+from purefx.capture.recording import SYMBOLS, Call, Constant, Effect, Recording, Region, Storage, map_tree, restrided
 from purefx.functional.bodies import with_bodies
 from purefx.functional.builder import Builder, Value
 from purefx.functional.contents import Content, Merge
 from purefx.functional.dead import without_dead_nodes
 from purefx.functional.memory import Memory
 from purefx.functional.regions import chain_between, once
-from purefx.functional.roots import Root, infer_roots
+from purefx.functional.roots import Root, infer_roots, seen_by_autograd
 from purefx.functional.signature import (
     BaseOutput,
     Functional,
@@ -52,59 +52,80 @@ def functionalize(capture: Capture, replay: Replay) -> Functional:
 
 def functional_graph(recording: Recording, inputs: Sequence[Input], replay: Replay, env: ShapeEnv) -> Functional:
     """The functional graph of ``recording`` as a function of ``inputs``."""
-    return _Rewriter(recording, inputs, replay, env).run()
+    rewriter = Rewriter(recording, inputs, replay, env)
+    rewriter.forward()
+    return rewriter.finish()
 
 
 def _rewrite_body(body: Capture, replay: Replay) -> Functional:
     """The functional graph of the body of a control-flow operator: it takes all of its operands, read or not."""
-    return _Rewriter(body.recording, body.inputs, replay, body.env).run(keep=True)
+    rewriter = Rewriter(body.recording, body.inputs, replay, body.env)
+    rewriter.forward()
+    return rewriter.finish(keep=True)
 
 
 W = TypeVar("W", Merge, InPlace)
 
 
-class _Rewriter:
-    """Goes through a recording once.
+class Rewriter:
+    """Goes through a recording once, then puts the graph together.
 
-    ``_owned`` are the nodes whose memory the caller has, or gets: an output must not be a view of it.
+    ``owned`` are the nodes whose memory the caller has, or gets, with the storage that it is: an output must not be a
+    view of it.  ``handed`` are the values that the caller gets as results.
     """
 
     def __init__(self, recording: Recording, inputs: Sequence[Input], replay: Replay, env: ShapeEnv) -> None:
         self._recording = recording
         self._inputs = inputs
         self._replay = replay
-        self._builder = Builder(env)
-        self._memory = Memory(self._builder, recording)
-        self._writer = Writer(self._builder, self._memory)
-        self._roots: list[tuple[Root, Content]] = []
-        self._owned: set[fx.Node] = set()
+        self.builder = Builder(env)
+        self.memory = Memory(self.builder, recording)
+        self._writer = Writer(self.builder, self.memory)
+        self.roots: list[tuple[Root, Content]] = []
+        self.owned: dict[fx.Node, Storage] = {}
+        self.graph = self.builder.graph
+        self.given: list[GraphInput] = []
+        self.outputs: list[tuple[GraphOutput, Any]] = []
+        self.handed: list[tuple[Region, Value]] = []
 
-    def run(self, *, keep: bool = False) -> Functional:
-        inputs = self._begin()
-        for call in self._recording:
-            self._builder.line = "" if call.where is None else str(call.where)
+    def forward(self) -> None:
+        """Rewrite the recording, and find the outputs of the graph."""
+        self.given = self._begin()
+        self.rewrite(self._recording)
+        self.outputs = self._outputs()
+
+    def rewrite(self, calls: Iterable[Call]) -> None:
+        """Add ``calls`` to the present graph."""
+        for call in calls:
+            self.builder.line = "" if call.where is None else str(call.where)
             self._rewrite(call)
-        self._builder.line = ""
-        outputs = self._outputs()
-        self._builder.graph.output(tuple(node for _, node in outputs))
-        inputs = without_dead_nodes(self._builder.graph, inputs, keep=keep)
-        made = (node for node, value in self._builder.values.items() if value.origin is node)
-        check_functional(self._builder.graph, frozenset(made))
+        self.builder.line = ""
+
+    def finish(self, residuals: Sequence[tuple[GraphOutput, fx.Node]] = (), *, keep: bool = False) -> Functional:
+        """The graph with the outputs of the program, and ``residuals`` after them."""
+        outputs = [*self.outputs, *residuals]
+        self.graph.output(tuple(node for _, node in outputs))
+        inputs = without_dead_nodes(self.graph, self.given, keep=keep)
+        check_functional(self.graph, self.fresh_nodes())
         return Functional(
-            graph=self._builder.graph,
-            constants=self._builder.constants,
+            graph=self.graph,
+            constants=self.builder.constants,
             inputs=tuple(inputs),
             outputs=tuple(o for o, _ in outputs),
-            values=self._builder.values,
-            lines=self._builder.lines,
-            merges=self._of_roots(self._memory.merges),
+            values=self.builder.values,
+            lines=self.builder.lines,
+            merges=self._of_roots(self.memory.merges),
             in_place=self._of_roots(self._writer.in_place),
         )
+
+    def fresh_nodes(self) -> frozenset[fx.Node]:
+        """The nodes that made memory of their own."""
+        return frozenset(node for node, value in self.builder.values.items() if value.origin is node)
 
     def _begin(self) -> list[GraphInput]:
         inputs: list[GraphInput] = []
         for symbol in self._symbols():
-            self._builder.symbol_placeholder(symbol)
+            self.builder.symbol_placeholder(symbol)
             inputs.append(SymbolInput(str(symbol), symbol))
         roots = infer_roots(self._recording, self._inputs)
         taken: dict[str, int] = {}
@@ -112,18 +133,18 @@ class _Rewriter:
             name = _identifier(root, i)
             taken[name] = taken.get(name, 0) + 1
             name = name if taken[name] == 1 else f"{name}_{taken[name]}"
-            value = self._builder.placeholder(name, root.region)
-            self._owned.add(value.node)
+            value = self.builder.placeholder(name, root.region)
+            self.owned[value.node] = root.region.storage
             single = root.region.at(once(root.region.geometry))
             chain = chain_between(root.region, single)
-            value = value if chain is None else self._builder.chain(value, chain)
-            self._roots.append((root, self._memory.begin(single, value)))
+            value = value if chain is None else self.builder.chain(value, chain)
+            self.roots.append((root, self.memory.begin(single, value)))
             inputs.append(RootInput(name, root))
         return inputs
 
     def _of_roots(self, writes: Iterable[W]) -> tuple[tuple[Root, W], ...]:
         """Those of ``writes`` that are to the caller's memory, each with its root."""
-        roots = {content: root for root, content in self._roots}
+        roots = {content: root for root, content in self.roots}
         return tuple((roots[write.content], write) for write in writes if write.content in roots)
 
     def _symbols(self) -> list[Any]:
@@ -137,9 +158,9 @@ class _Rewriter:
 
     def _rewrite(self, call: Call) -> None:
         for storage, before, after in call.resized:
-            self._memory.grow(storage, before, after)
+            self.memory.grow(storage, before, after)
         if isinstance(call.op, HigherOrderOperator):
-            self._pure(with_bodies(call, self._builder, _rewrite_body))
+            self._pure(with_bodies(call, self.builder, _rewrite_body))
         elif call.effect is Effect.WRITE:
             self._writer.write(call)
         elif call.effect is Effect.NONE or call.fresh:
@@ -148,46 +169,50 @@ class _Rewriter:
     def _pure(self, call: Call) -> None:
         """A call that writes nothing: the same call on the present values of its operands."""
         if call.args and isinstance(call.args[0], Constant):
-            value = self._builder.constant(call.args[0].value, call.outputs[0].region)
-            self._memory.define(call, [value])
+            value = self.builder.constant(call.args[0].value, call.outputs[0].region)
+            self.memory.define(call, [value])
             return
         if call.op is aten.as_strided_copy.default:
-            self._memory.define(call, [self._builder.copy(self._memory.read(restrided(call)))])
+            self.memory.define(call, [self.builder.copy(self.memory.read(restrided(call)))])
             return
         if call.op is aten.as_strided_scatter.default:
             self._scatter(call)
             return
-        args, kwargs = self._memory.read_tree(call.args), self._memory.read_tree(call.kwargs)
-        node = self._builder.call(call.runnable, args, kwargs)
+        args, kwargs = self.memory.read_tree(call.args), self.memory.read_tree(call.kwargs)
+        node = self.builder.call(call.runnable, args, kwargs)
         if isinstance(call.results, SYMBOLS):
-            self._builder.symbols[call.results.node.expr] = node
+            self.builder.symbols[call.results.node.expr] = node
             return
         alone = not isinstance(call.results, (list, tuple))
         values = []
         for i, output in enumerate(call.outputs):
             if output.region.storage in call.fresh:
-                values.append(self._builder.fresh(node if alone else self._builder.item(node, i), output.region))
-        self._memory.define(call, values)
+                values.append(self.builder.fresh(node if alone else self.builder.item(node, i), output.region))
+        self.memory.define(call, values)
 
     def _scatter(self, call: Call) -> None:
         """An ``as_strided_scatter``: its target with exactly its strides, its offset from the first element."""
         region, (target, source, sizes, strides, *rest) = call.operands[0].region, call.args
         offset = rest[0] if rest and rest[0] is not None else region.geometry.offset
-        value = self._memory.read_exactly(target.region)
-        if not self._builder.starts_at_zero(value):
-            value = self._builder.strided_as(value, region.geometry, region.storage.device)
-        args = (value, self._memory.read_tree(source), sizes, strides, offset - region.geometry.offset)
-        node = self._builder.call(call.runnable, args)
-        self._memory.define(call, [self._builder.fresh(node, call.outputs[0].region)])
+        value = self.memory.read_exactly(target.region)
+        if not self.builder.starts_at_zero(value):
+            value = self.builder.strided_as(value, region.geometry, region.storage.device)
+        args = (value, self.memory.read_tree(source), sizes, strides, offset - region.geometry.offset)
+        node = self.builder.call(call.runnable, args)
+        self.memory.define(call, [self.builder.fresh(node, call.outputs[0].region)])
 
     def _outputs(self) -> list[tuple[GraphOutput, Any]]:
         outputs: list[tuple[GraphOutput, Any]] = []
-        for root, content in self._roots:
-            for region in self._memory.written(content):
-                pending = self._memory.is_pending(content, region)
-                value = self._memory.read(region)
+        seen: set[tuple[Region, Input | None]] = set()
+        for root, content in self.roots:
+            for region in self.memory.written(content):
+                pending = self.memory.is_pending(content, region)
                 whole = None if pending else content.value.node
-                outputs.append((WrittenOutput(root, region, whole), self._written(value)))
+                for part, member in seen_by_autograd(root, region):
+                    if (part, member) not in seen:
+                        seen.add((part, member))
+                        node = self._written(self.memory.read(part), root.region.storage)
+                        outputs.append((WrittenOutput(root, part, whole if part is region else None, member), node))
         hows = [*self._replay.results, *self._replay.rebound]
         for variable, region in dict.fromkeys((h.variable, h.region) for h in hows if isinstance(h, Fresh)):
             node = self._result(region)
@@ -197,9 +222,9 @@ class _Rewriter:
             outputs.append((BaseOutput(base.variable, base.region, self._is_view(node)), node))
         for how in hows:
             if isinstance(how, Plain) and isinstance(how.value, SYMBOLS):
-                outputs.append((NumberOutput(how.value), self._builder.lower(how.value)))
+                outputs.append((NumberOutput(how.value), self.builder.lower(how.value)))
         for symbol in self._symbols_outside(outputs):
-            outputs.append((NumberOutput(symbol), self._builder.symbols[symbol]))
+            outputs.append((NumberOutput(symbol), self.builder.symbols[symbol]))
         return outputs
 
     def _symbols_outside(self, outputs: list[tuple[GraphOutput, Any]]) -> list[Any]:
@@ -215,35 +240,36 @@ class _Rewriter:
             if isinstance(output, WrittenOutput):
                 geometry = output.region.geometry
                 map_tree(note, (geometry.sizes, geometry.strides, geometry.offset))
-        return [symbol for symbol in found if symbol in self._builder.symbols]
+        return [symbol for symbol in found if symbol in self.builder.symbols]
 
     def _is_view(self, node: fx.Node) -> bool:
-        return self._builder.values[node].origin is not node
+        return self.builder.values[node].origin is not node
 
     def _result(self, region: Region) -> fx.Node:
         """The node of a result that shows ``region``: its very strides, in memory that nobody else has, and no more."""
-        value = self._memory.read_exactly(region)
+        value = self.memory.read_exactly(region)
         if self._is_taken(value):
-            copied = self._builder.copy(value)
+            copied = self.builder.copy(value)
             fits = copied.geometry.same_layout(region.geometry)
             value = copied if fits else self._restrided(value, region)
-        elif _is_all_of_its_storage(region) and not self._builder.fills_its_storage(value):
+        elif _is_all_of_its_storage(region) and not self.builder.fills_its_storage(value):
             value = self._restrided(value, region)
-        self._owned.add(value.origin)
+        self.owned[value.origin] = region.storage
+        self.handed.append((region, value))
         return value.node
 
     def _restrided(self, value: Value, region: Region) -> Value:
-        return self._builder.strided_as(value, region.geometry, region.storage.device)
+        return self.builder.strided_as(value, region.geometry, region.storage.device)
 
-    def _written(self, value: Value) -> fx.Node:
+    def _written(self, value: Value, storage: Storage) -> fx.Node:
         """The node of ``value`` for a write: it is only read, but the graph's outputs must not share memory."""
-        value = self._builder.copy(value) if self._is_taken(value) else value
-        self._owned.add(value.origin)
+        value = self.builder.copy(value) if self._is_taken(value) else value
+        self.owned[value.origin] = storage
         return value.node
 
     def _is_taken(self, value: Value) -> bool:
         """Whether an output, the caller or the graph itself has the memory of ``value``."""
-        return value.origin in self._owned or value.origin.op == "get_attr"
+        return value.origin in self.owned or value.origin.op == "get_attr"
 
 
 def _is_all_of_its_storage(region: Region) -> bool:

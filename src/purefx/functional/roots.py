@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from purefx.analysis.gradients import is_changed
 from purefx.capture.captured import Input
 from purefx.capture.recording import Effect, Recording, Region, Storage
-from purefx.functional.regions import disjoint, includes, once
+from purefx.functional.regions import chain_between, disjoint, includes, once
 from purefx.layout import Geometry, has_internal_overlap, holds
 
 
@@ -42,6 +43,18 @@ def infer_roots(recording: Recording, inputs: Sequence[Input]) -> tuple[Root, ..
     for storage, members in by_storage.items():
         roots.extend(_storage_roots(members, list(recording.regions[storage]), writes.get(storage, [])))
     return tuple(roots)
+
+
+def seen_by_autograd(root: Root, region: Region) -> list[tuple[Region, Input | None]]:
+    """The writes that make up the write of ``region``, each with the tensor whose history it becomes a part of.
+
+    Where no tensor of a changed history holds ``region``, it is written unseen, and then each of them as a whole.
+    """
+    changed = [member for member in root.members if is_changed(member)]
+    holding = [m for m in changed if includes(m.before, region) and chain_between(m.before, region) is not None]
+    if holding or not changed:
+        return [(region, holding[0] if holding else None)]
+    return [(region, None), *((m.before.physical, m) for m in changed if not disjoint(m.before, region))]
 
 
 def written_regions(recording: Recording) -> dict[Storage, list[Region]]:

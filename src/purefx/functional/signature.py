@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from purefx.capture.captured import Input
 from purefx.capture.recording import Region, Variable
 from purefx.functional.builder import Value
 from purefx.functional.contents import Merge
@@ -31,7 +32,25 @@ class SymbolInput:
     symbol: Any
 
 
-GraphInput = RootInput | SymbolInput
+@dataclass(frozen=True, slots=True, eq=False)
+class TangentInput:
+    """An input of a backward graph: the gradient of what the program's output number ``slot`` became."""
+
+    name: str
+    slot: int
+    region: Region
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResidualInput:
+    """An input of a backward graph: the value that the node ``name`` of the forward graph had, or a size."""
+
+    name: str
+    value: Value | None
+    symbol: Any = None
+
+
+GraphInput = RootInput | SymbolInput | TangentInput | ResidualInput
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,11 +58,13 @@ class WrittenOutput:
     """A graph output: what ``region`` of ``root`` holds after the call.
 
     ``whole`` is the node of all of the root, if the region has not been written since that was computed.
+    ``member`` is the tensor whose history the write becomes a part of; None where autograd does not see it.
     """
 
     root: Root
     region: Region
     whole: fx.Node | None
+    member: Input | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +98,22 @@ class NumberOutput:
     symbol: Any
 
 
-GraphOutput = WrittenOutput | ResultOutput | BaseOutput | NumberOutput
+@dataclass(frozen=True, slots=True, eq=False)
+class ResidualOutput:
+    """A graph output: a value that the backward needs; ``name`` is that of its node, or of what it is a copy of."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GradientOutput:
+    """An output of a backward graph: the gradient of each of ``targets``, which are positions."""
+
+    targets: tuple[int, ...]
+    region: Region
+
+
+GraphOutput = WrittenOutput | ResultOutput | BaseOutput | NumberOutput | ResidualOutput | GradientOutput
 
 
 @dataclass(frozen=True, slots=True, eq=False)

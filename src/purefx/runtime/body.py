@@ -18,6 +18,7 @@ from purefx.functional.signature import (
     GraphInput,
     GraphOutput,
     NumberOutput,
+    ResidualOutput,
     ResultOutput,
     RootInput,
     SymbolInput,
@@ -29,7 +30,7 @@ from purefx.runtime.spelling import spell_physical
 
 def emit_graph_call(scope: Scope) -> list[str]:
     """Statements that make the graph's inputs, run it and name its outputs."""
-    lines = [line for root in scope.functional.roots for line in _emit_root(scope, root)]
+    lines = [line for root in _roots(scope) for line in _emit_root(scope, root)]
     arguments = [_argument(scope, given) for given in scope.functional.inputs]
     for output in scope.functional.outputs:
         scope.outputs[output] = scope.unique(_output_name(scope, output), "out")
@@ -41,6 +42,13 @@ def emit_graph_call(scope: Scope) -> list[str]:
     call = f"graph({', '.join(arguments)})"
     lines += _in_modes(scope, f"({', '.join(names)},) = {call}" if names else call)
     return [*lines, *_emit_detaching(scope), *_emit_cloning(scope)]
+
+
+def _roots(scope: Scope) -> list[Root]:
+    """The roots that the graph needs, and those that the backward needs as they are."""
+    kept = scope.joint.residuals.values() if scope.joint is not None else ()
+    roots = [*scope.functional.roots, *(source.root for source in kept if isinstance(source, RootInput))]
+    return list(dict.fromkeys(roots))
 
 
 def _in_modes(scope: Scope, statement: str) -> list[str]:
@@ -74,7 +82,7 @@ def _emit_root(scope: Scope, root: Root) -> list[str]:
     name = scope.roots[root] = scope.unique("base", "base")
     member = next((m for m in root.members if m.before.dtype == root.region.dtype), root.members[0])
     own, geometry = member.before, root.region.geometry
-    start = f"{scope.inputs[member]}{spell_physical(own)}"
+    start = f"{scope.inputs[member]}{'.detach()' * member.tensor.requires_grad}{spell_physical(own)}"
     if own.dtype == root.region.dtype:
         distance = scope.speller.literal(geometry.offset - own.geometry.offset)
     else:
@@ -99,6 +107,8 @@ def _output_name(scope: Scope, output: GraphOutput) -> str:
     match output:
         case WrittenOutput(root, _):
             return f"new_{scope.roots[root]}"
+        case ResidualOutput(name):
+            return name
         case NumberOutput(symbol):
             return "number" if isinstance(symbol, SYMBOLS) else str(symbol)
         case ResultOutput() | BaseOutput():

@@ -44,12 +44,16 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 """Functions that run the very overload, for every argument that it takes."""
 
 _WRITES = {aten.copy_.default: "copy_", aten.index_copy_.default: "index_copy_", aten.add_.Tensor: "add_"}
+_DOC = "Runs the functional graph."
 _numbers = count()
 
 
-def build_runner(functional: Functional) -> Callable[..., Any]:
-    """A function with the signature of the graph of ``functional`` that runs it."""
-    writer = _RunnerWriter(functional)
+def build_runner(functional: Functional, *, boxed: bool = False) -> Callable[..., Any]:
+    """A function with the signature of the graph of ``functional`` that runs it.
+
+    A ``boxed`` one takes a list instead, and clears it, so that each value can be let go after its last use.
+    """
+    writer = _RunnerWriter(functional, boxed=boxed)
     source = writer.source()
     file = f"<purefx graph {next(_numbers)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
@@ -60,8 +64,9 @@ def build_runner(functional: Functional) -> Callable[..., Any]:
 
 
 class _RunnerWriter:
-    def __init__(self, functional: Functional) -> None:
+    def __init__(self, functional: Functional, *, boxed: bool) -> None:
         self._functional = functional
+        self._boxed = boxed
         self.speller = Speller({})
         self._names: dict[fx.Node, str] = {}
 
@@ -70,7 +75,9 @@ class _RunnerWriter:
         graph = self._functional.graph
         last_use = _last_uses(graph)
         arguments = [self._name(node) for node in graph.nodes if node.op == "placeholder"]
-        lines = [f"def graph({', '.join(arguments)}):", '    """Runs the functional graph."""']
+        lines = [f"def graph({'inputs' if self._boxed else ', '.join(arguments)}):", f'    """{_DOC}"""']
+        if self._boxed:
+            lines += [f"    ({''.join(f'{name}, ' for name in arguments)}) = inputs", "    inputs.clear()"]
         for node in graph.nodes:
             if node.op == "output":
                 lines.append(f"    return ({''.join(f'{self._spell(x)}, ' for x in node.args[0])})")

@@ -7,6 +7,7 @@ from typing import Any, assert_never
 import torch
 
 from purefx.analysis.replay import Fresh, How, Itself, Plain, Replay, Replayed
+from purefx.autodiff.joint import Joint
 from purefx.capture.arguments import Leaf
 from purefx.capture.captured import Capture, Input
 from purefx.capture.recording import Operand, Storage, Variable
@@ -23,11 +24,13 @@ class Scope:
     and ``storages`` grow in the order in which the wrapper's statements make what they name.
     """
 
-    def __init__(self, capture: Capture, replay: Replay, functional: Functional) -> None:
+    def __init__(self, capture: Capture, replay: Replay, functional: Functional, joint: Joint | None = None) -> None:
         self.capture = capture
         self.replay = replay
         self.functional = functional
-        self._taken: set[str] = {"graph", "leaves", "torch", "no_grad"}
+        self.joint = joint
+        self.earlier: dict[Input, str] = {}
+        self._taken: set[str] = {"graph", "leaves", "torch", "no_grad", "derivatives"}
         self.leaves = [self.unique(name, "x") for name in capture.flat.names]
         self.inputs = {known: self._input_name(known) for known in capture.inputs}
         self.variables: dict[Variable, str] = {known.variable: name for known, name in self.inputs.items()}

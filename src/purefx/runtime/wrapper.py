@@ -20,10 +20,13 @@ from typing import Any
 
 from purefx.analysis.replay import Replay
 from purefx.capture.captured import Capture, name_of
+from purefx.autodiff.joint import Joint
 from purefx.functional.signature import Functional
+from purefx.runtime.differentiable import Derivatives
 from purefx.runtime.body import emit_graph_call
 from purefx.runtime.epilogue import emit_rebinding, emit_return, emit_statements
 from purefx.runtime.guards import spell_conditions, spell_geometries, spell_sources
+from purefx.runtime.history import emit_history, emit_late_leaves
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.versions import emit_remembering, emit_setting
 from purefx.runtime.write_back import emit_write_back, emit_write_back_resized
@@ -40,11 +43,22 @@ class Wrapper:
     source: str
 
 
-def build_wrapper(capture: Capture, replay: Replay, functional: Functional, graph: Callable[..., Any]) -> Wrapper:
-    """Generate the wrapper of ``functional`` for the calls that look like ``capture``; ``graph`` runs the graph."""
-    scope = Scope(capture, replay, functional)
+def build_wrapper(
+    capture: Capture,
+    replay: Replay,
+    functional: Functional,
+    graph: Callable[..., Any],
+    derivatives: tuple[Joint, Derivatives] | None = None,
+) -> Wrapper:
+    """Generate the wrapper of ``functional`` for the calls that look like ``capture``; ``graph`` runs the graph.
+
+    ``derivatives`` are needed where autograd sees what the program does.
+    """
+    scope = Scope(capture, replay, functional, None if derivatives is None else derivatives[0])
     source = "\n".join([*_matches(scope), "", "", *_run(scope), ""])
     namespace = {**scope.speller.namespace, "graph": graph}
+    if derivatives is not None:
+        namespace["derivatives"] = derivatives[1]
     file = f"<purefx {name_of(capture.function)} {next(_numbers)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), namespace)
@@ -76,10 +90,12 @@ def _run(scope: Scope) -> list[str]:
         *_read_symbols(scope),
         *emit_remembering(scope),
         *emit_graph_call(scope),
+        *emit_history(scope),
         *emit_write_back(scope),
         *emit_statements(scope),
         *emit_write_back_resized(scope),
         *emit_setting(scope),
+        *emit_late_leaves(scope),
         *emit_rebinding(scope),
         *emit_return(scope),
     ]

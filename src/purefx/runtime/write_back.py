@@ -20,7 +20,21 @@ def emit_write_back(scope: Scope) -> list[str]:
     """Writes to the storages that keep their size."""
     resized = _resized(scope)
     outputs = [o for o in _written(scope) if o.region.storage not in resized]
-    return _block(scope, [f"{_target(scope, o.root, o.region)}.copy_({scope.outputs[o]})" for o in outputs])
+    unseen = [f"{_target(scope, o.root, o.region)}.copy_({scope.outputs[o]})" for o in outputs if o.member is None]
+    return [*_block(scope, unseen), *_seen(scope, [o for o in outputs if o.member is not None])]
+
+
+def _seen(scope: Scope, outputs: list[WrittenOutput]) -> list[str]:
+    """Writes that autograd sees, each by way of the tensor whose history it becomes a part of."""
+    lines = []
+    for output in outputs:
+        member = output.member
+        assert member is not None  # so they were chosen
+        chain = chain_between(member.before.physical, output.region)
+        assert chain is not None  # so the member was chosen
+        name = _chained(scope, f"{scope.inputs[member]}{spell_physical(member.before)}", chain)
+        lines.append(f"{name}.copy_({scope.outputs[output]})")
+    return lines if scope.capture.grad_before or not lines else ["with torch.enable_grad():", *indented(lines)]
 
 
 def emit_write_back_resized(scope: Scope) -> list[str]:

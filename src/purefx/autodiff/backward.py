@@ -1,0 +1,132 @@
+"""Recording the backward: the engine of autograd runs on the fakes of the run, and the recorder writes on.
+
+    slots      where gradients enter: results, bases and written memory that require grad after the call
+    targets    where they leave (`purefx.analysis.gradients`)
+    pattern    which slots were given a tangent: eager leaves out what nobody differentiates, and so does each backward
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from purefx._torch import resolve_op, without_modes
+from purefx.analysis.gradients import Target, results_of
+from purefx.analysis.replay import Replay
+from purefx.capture.captured import Capture, Input
+from purefx.capture.fakes import fake_like
+from purefx.capture.recorder import Recorder
+from purefx.capture.recording import Call, Recording, Region, Variable
+from purefx.capture.tensors import variable_of
+from purefx.functional.regions import chain_between
+from purefx.functional.signature import BaseOutput, GraphOutput, ResultOutput, WrittenOutput
+from purefx.layout import Geometry
+
+Pattern = tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot:
+    """An output of the program's graph that requires grad; ``fake`` is what it became in the run.
+
+    ``member`` is given for written memory: then the slot is the region of it that the output shows.
+    """
+
+    output: ResultOutput | BaseOutput | WrittenOutput
+    fake: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backward:
+    """One run of the backward: ``tangents`` are the slots that were given one, and what it looked like.
+
+    ``gradients`` has the region of each target's gradient, None where none flows to it.  ``inputs`` are tensors of the
+    caller that the backward alone uses.
+    """
+
+    recording: Recording
+    calls: tuple[Call, ...]
+    tangents: tuple[tuple[int, Region], ...]
+    gradients: tuple[Region | None, ...]
+    inputs: tuple[Input, ...]
+
+
+def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[GraphOutput]) -> tuple[Slot, ...]:
+    """The ``outputs`` whose values autograd sees."""
+    fakes = _fakes_of(capture, replay)
+    slots: list[Slot] = []
+    for output in outputs:
+        match output:
+            case ResultOutput(variable) | BaseOutput(variable):
+                fake = fakes.get(variable)
+                if fake is not None and fake.requires_grad and not fake.is_leaf:
+                    slots.append(Slot(output, fake))
+            case WrittenOutput(member=member) if member is not None:
+                slots.append(Slot(output, member.fake))
+            case _:
+                continue
+    return tuple(slots)
+
+
+def _fakes_of(capture: Capture, replay: Replay) -> dict[Variable, torch.Tensor]:
+    """The tensors that the results are, and their bases, which autograd keeps."""
+    found: dict[Variable, torch.Tensor] = {}
+    for result, _ in results_of(capture, replay):
+        found[result.variable] = result.fake
+        base = None if result.fake.is_inference() else result.fake._base
+        if base is not None:
+            found.setdefault(variable_of(base), base)
+    return found
+
+
+def run_backward(capture: Capture, slots: Sequence[Slot], targets: Sequence[Target], pattern: Pattern) -> Backward:
+    """Differentiate the slots that ``pattern`` tells; raises what eager's backward raises."""
+    known = len(capture.inputs)
+    with capture.resume() as resumed:
+        recorder = resumed.recorder
+        calls = recorder.recording.calls
+        start = len(calls)
+        try:
+            with torch.enable_grad():
+                given = [(i, _shown(slot)) for i, slot in enumerate(slots) if pattern[i]]
+            tangents = [_tangent(fake, recorder, capture) for _, fake in given]
+            gradients = torch.autograd.grad(
+                [fake for _, fake in given],
+                [target.edge for target in targets],
+                tangents,
+                retain_graph=True,
+                allow_unused=True,
+            )
+            regions = tuple(None if g is None else recorder.region(g) for g in gradients)
+            segment = tuple(calls[start:])
+        finally:
+            del calls[start:]
+    shown = tuple((i, recorder.region(t)) for (i, _), t in zip(given, tangents, strict=True))
+    return Backward(recorder.recording, segment, shown, regions, resumed.inputs()[known:])
+
+
+def _shown(slot: Slot) -> torch.Tensor:
+    """The tensor that the slot is: of written memory the region alone."""
+    output, fake = slot.output, slot.fake
+    if not isinstance(output, WrittenOutput):
+        return fake
+    assert output.member is not None  # it is a slot
+    before = output.member.before
+    fake = fake.conj() if before.conj else fake
+    chain = chain_between(before.physical, output.region)
+    assert chain is not None  # so the write was found
+    for step in chain:
+        fake = resolve_op(step.op)(fake, *step.arguments)
+    return fake
+
+
+def _tangent(fake: torch.Tensor, recorder: Recorder, capture: Capture) -> torch.Tensor:
+    """A new tensor that looks like ``fake``, without gaps and repeated elements."""
+    region = recorder.region(fake)
+    geometry = region.geometry
+    if not geometry.is_dense:
+        geometry = Geometry.contiguous(geometry.sizes)
+    with without_modes():
+        return fake_like(replace(region.physical, geometry=geometry), capture.fake_mode)

@@ -1,0 +1,44 @@
+"""Where gradients leave a program: the edges of the caller's tensors in the graph that autograd records.
+
+    x, a leaf                 a fake leaf: writing to it in place raises as it does in eager
+    x * 2, no leaf            a fake whose history is one node, `Beginning`
+    x[0], a view              a view of the fake of x
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from purefx._torch import set_version, without_modes
+
+
+class Beginning(torch.autograd.Function):
+    """All that the caller did to a tensor before the call, as one node."""
+
+    @staticmethod
+    def forward(ctx: Any, handle: torch.Tensor, fake: torch.Tensor) -> torch.Tensor:
+        """Return ``fake`` itself, as a function of ``handle``."""
+        ctx.mark_dirty(fake)
+        return fake
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        """Pass the gradient on."""
+        return gradient, None
+
+
+def give_history(fake: torch.Tensor) -> None:
+    """Make ``fake`` require grad without being a leaf."""
+    version = fake._version
+    with without_modes(), torch.enable_grad():
+        handle = fake.detach().requires_grad_()
+        Beginning.apply(handle, fake)
+    set_version(fake, version)
+
+
+def edge_of(tensor: torch.Tensor) -> GradientEdge | None:
+    """The edge by which gradients of ``tensor`` flow; None where it requires none."""
+    return get_gradient_edge(tensor) if tensor.requires_grad else None

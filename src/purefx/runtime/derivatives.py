@@ -1,0 +1,75 @@
+"""From a functional backward graph to what the node of a compiled call runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from purefx.autodiff.joint import Joint
+from purefx.functional.regions import chain_between
+from purefx.functional.roots import Root
+from purefx.functional.signature import (
+    Functional,
+    GradientOutput,
+    GraphInput,
+    ResidualInput,
+    RootInput,
+    TangentInput,
+    WrittenOutput,
+)
+from purefx.runtime.differentiable import BackwardGraph, Tangent
+from purefx._torch import resolve_op
+
+
+def backward_graph(joint: Joint, functional: Functional, run: Callable[[list[Any]], Sequence[Any]]) -> BackwardGraph:
+    """What runs ``functional``, one of the backward graphs of ``joint``, by ``run``, which takes a list."""
+    tensors = {name: i for i, name in enumerate(joint.tensor_names)}
+    numbers = {name: i for i, name in enumerate(joint.number_names)}
+    gives: list[int | None] = [None] * max(len(joint.targets), 1)
+    writes: list[Any] = []
+    for position, output in enumerate(functional.outputs):
+        if isinstance(output, GradientOutput):
+            for target in output.targets:
+                gives[target] = position
+        elif isinstance(output, WrittenOutput):
+            writes.append((position, _writer(joint, output)))
+    takes = tuple(_take(given, tensors, numbers) for given in functional.inputs)
+    return BackwardGraph(run, takes, tuple(gives), tuple(writes))
+
+
+def _take(given: GraphInput, tensors: dict[str, int], numbers: dict[str, int]) -> int | Tangent | torch.Tensor:
+    match given:
+        case ResidualInput(name, value):
+            return ~numbers[name] if value is None else tensors[name]
+        case TangentInput(_, slot, region):
+            return Tangent(slot, region.geometry, region.dtype)
+        case RootInput(_, root):
+            return _tensor_of(root)
+        case _:
+            raise AssertionError(f"{given} is no input of a backward graph")
+
+
+def _tensor_of(root: Root) -> torch.Tensor:
+    """The tensor of the caller that the backward reaches by itself."""
+    assert root.base is not None, "tensors that the backward alone uses do not overlap"
+    return root.base.tensor.detach()
+
+
+def _writer(joint: Joint, output: WrittenOutput) -> Callable[[Sequence[torch.Tensor], torch.Tensor], None]:
+    """The function that writes the value of ``output`` to the caller's memory."""
+    root = output.root
+    holder = root.base if root.base is not None else root.members[0]
+    chain = chain_between(holder.before, output.region) or ()
+    position = joint.roots_written.index(root)
+
+    def write(tensors: Sequence[torch.Tensor], value: torch.Tensor) -> None:
+        target = tensors[position]
+        for step in chain:
+            target = resolve_op(step.op)(target, *step.arguments)
+        target.copy_(value)
+
+    return write
+
+

@@ -1,0 +1,179 @@
+"""The node that a compiled call is in the graph of autograd, and the backward graphs that it runs.
+
+    (new_x, out) = record(derivatives, (new_x, out), Saved((w, out), (), ()), x, w)
+
+Forward: what the graph has computed leaves the node as it is, with a history.  Backward: the pattern of the tangents
+picks the backward graph; a pattern that is new is differentiated then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from purefx._torch import keeps_graph
+from purefx.errors import GradientsRefused
+from purefx.layout import Geometry
+
+Pattern = tuple[bool, ...]
+Watched = tuple[torch.Tensor, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a call keeps for its backward.
+
+    ``watched`` are aliases of tensors that the program wrote, with the version that they have to be at still;
+    ``written`` are aliases of those that the backward writes.
+    """
+
+    tensors: tuple[torch.Tensor, ...]
+    numbers: tuple[Any, ...] = ()
+    watched: tuple[Watched, ...] = ()
+    written: tuple[torch.Tensor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tangent:
+    """How a backward graph takes the tangent of ``slot``: with this geometry and dtype."""
+
+    slot: int
+    geometry: Geometry
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BackwardGraph:
+    """A compiled backward: ``run`` takes a list of inputs, which it may clear.
+
+    Each of ``takes`` is a position in the saved tensors or (``~i``) in the saved numbers, a tangent, or a tensor that
+    is held.  ``gives`` has for each input of the node the position of its gradient among the outputs, or None, and
+    ``writes`` functions that write outputs to tensors of the caller, with their positions.
+    """
+
+    run: Callable[[list[Any]], Sequence[Any]]
+    takes: tuple[int | Tangent | torch.Tensor, ...]
+    gives: tuple[int | None, ...]
+    writes: tuple[tuple[int, Callable[[Sequence[torch.Tensor], torch.Tensor], None]], ...] = ()
+
+    def __call__(self, ctx: Any, tangents: list[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of the inputs of the node ``ctx``."""
+        tensors = ctx.saved_tensors
+        if not keeps_graph():
+            ctx.maybe_clear_saved_tensors()
+        inputs = [self._input(take, tensors, ctx.saved.numbers, tangents) for take in self.takes]
+        del tensors
+        tangents.clear()
+        outputs = self.run(inputs)
+        for position, write in self.writes:
+            write(ctx.saved.written, outputs[position])
+        return tuple(None if i is None else outputs[i] for i in self.gives)
+
+    def _input(
+        self,
+        take: int | Tangent | torch.Tensor,
+        tensors: Sequence[torch.Tensor],
+        numbers: Sequence[Any],
+        tangents: list[torch.Tensor | None],
+    ) -> Any:
+        if isinstance(take, int):
+            return tensors[take] if take >= 0 else numbers[~take]
+        if isinstance(take, Tangent):
+            return coerced(tangents[take.slot], take)
+        return take
+
+
+def coerced(tangent: torch.Tensor | None, wanted: Tangent) -> torch.Tensor:
+    """``tangent`` with the strides and the dtype that the backward graph was made for."""
+    assert tangent is not None  # the pattern says so
+    geometry = wanted.geometry
+    if tangent.dtype != wanted.dtype:
+        tangent = tangent.to(wanted.dtype)
+    if tangent.is_conj() or tangent.is_neg():
+        tangent = tangent.resolve_conj().resolve_neg()
+    if not geometry.is_static:
+        return tangent.contiguous()
+    if tangent.stride() == geometry.strides:
+        return tangent
+    return torch.empty_strided(
+        geometry.sizes, geometry.strides, dtype=tangent.dtype, device=tangent.device
+    ).copy_(tangent)  # fmt: skip
+
+
+class Derivatives:
+    """The backward graphs of one specialisation, one for each pattern of tangents.
+
+    ``derive`` makes that of a pattern; what it raises is what eager's backward raises, and is raised at each call.
+    """
+
+    def __init__(self, derive: Callable[[Pattern], BackwardGraph]) -> None:
+        self._derive = derive
+        self._known: dict[Pattern, BackwardGraph | Exception] = {}
+
+    def of(self, pattern: Pattern) -> BackwardGraph:
+        """The backward graph of ``pattern``."""
+        known = self._known.get(pattern)
+        if known is None:
+            try:
+                known = self._derive(pattern)
+            except RuntimeError as error:
+                known = error
+            self._known[pattern] = known
+        if isinstance(known, Exception):
+            raise known
+        return known
+
+    def add(self, pattern: Pattern, graph: BackwardGraph) -> None:
+        """Let ``graph`` be the backward graph of ``pattern``."""
+        self._known[pattern] = graph
+
+
+class CompiledFunction(torch.autograd.Function):
+    """A compiled call in the graph of autograd."""
+
+    boxed_grads_call = True
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, derivatives: Derivatives, outputs: tuple[torch.Tensor, ...], saved: Saved, *inputs: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """Return ``outputs``, which are computed already, as functions of ``inputs``."""
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*saved.tensors)
+        ctx.derivatives = derivatives
+        ctx.saved = Saved((), saved.numbers, saved.watched, saved.written)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, tangents: list[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        """The gradients of ``inputs``, given those of ``outputs``."""
+        pattern = tuple(tangent is not None for tangent in tangents)
+        if not any(pattern):
+            return (None,) * len(ctx.needs_input_grad)
+        if torch.is_grad_enabled():
+            raise GradientsRefused(
+                "the gradient of a gradient of a compiled function (create_graph=True) is not supported yet",
+                where=None,
+                remedy="compile the function that computes the gradient, with torch.autograd.grad inside",
+            )
+        _check_versions(ctx.saved.watched)
+        return (None, None, None, *ctx.derivatives.of(pattern)(ctx, tangents))
+
+
+def _check_versions(watched: tuple[Watched, ...]) -> None:
+    """Raise eager's error if a tensor was written after the call."""
+    for tensor, version in watched:
+        if tensor._version != version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation:"
+                f" [{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version {version}"
+                " instead. Hint: enable anomaly detection to find the operation that failed to compute its gradient,"
+                " with torch.autograd.set_detect_anomaly(True)."
+            )
+
+
+record = CompiledFunction.apply
+"""Give the outputs of a compiled call their history."""

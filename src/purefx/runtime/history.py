@@ -1,0 +1,172 @@
+"""The history that a compiled call gives to what it returns and writes, and changes of who requires grad.
+
+arg1.requires_grad_()
+(new_arg0, out) = record(derivatives, (new_arg0, out), Saved((arg0, out)), arg0, arg1)
+"""
+
+from __future__ import annotations
+
+import torch
+
+from purefx.analysis.gradients import Target, is_detached, results_of
+from purefx.analysis.replay import Fresh, Itself
+from purefx.capture.captured import Input
+from purefx.functional.roots import Root
+from purefx.functional.signature import (
+    BaseOutput,
+    GraphOutput,
+    ResultOutput,
+    RootInput,
+    SymbolInput,
+    WrittenOutput,
+)
+from purefx.runtime.differentiable import Saved, record
+from purefx.runtime.scope import Scope, indented
+from purefx.runtime.support import set_versions
+
+
+def emit_history(scope: Scope) -> list[str]:
+    """Statements after the graph has run: the outputs that autograd sees become functions of the targets."""
+    before, after = _changes_of_leaves(scope)
+    lines = [*before, *_leaf_results(scope)]
+    if scope.joint is not None:
+        lines += _record(scope)
+    lines += after
+    return lines if scope.capture.grad_before or not lines else ["with torch.enable_grad():", *indented(lines)]
+
+
+def emit_late_leaves(scope: Scope) -> list[str]:
+    """Results that statements make, and that are leaves which require grad, or keep their gradients."""
+    lines = []
+    for result, how in results_of(scope.capture, scope.replay):
+        fake, name = result.fake, scope.result(how)
+        if isinstance(how, Itself) or not fake.requires_grad:
+            continue
+        if fake.is_leaf and not isinstance(how, Fresh):
+            lines.append(f"{name}.requires_grad_()")
+        elif fake.retains_grad:
+            lines.append(f"{name}.retain_grad()")
+    return list(dict.fromkeys(lines))
+
+
+def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
+    """``x.detach_()`` and ``x.requires_grad_()`` on tensors of the caller, before and after the call is recorded."""
+    before: list[str] = []
+    after: list[str] = []
+    for known, name in scope.inputs.items():
+        begins = known.fake.requires_grad and known.fake.is_leaf and (known.edge is None or not known.was_leaf)
+        if begins and known.edge is not None:
+            scope.earlier[known] = scope.unique(f"{name}_before", "before")
+            before += [f"{scope.earlier[known]} = {name}.view_as({name})", f"{name}.detach_()"]
+        elif is_detached(known) or _loses_history(scope, known):
+            after.append(f"{name}.detach_()")
+        if begins:
+            before.append(f"{name}.requires_grad_()")
+        elif known.edge is not None and known.was_leaf and not known.fake.requires_grad:
+            after.append(f"{name}.requires_grad_(False)")
+    return before, after
+
+
+def _loses_history(scope: Scope, known: Input) -> bool:
+    """Whether the program detaches ``known`` before it writes to it."""
+    if known.edge is None or known.was_leaf or known.base_edge is not None:
+        return False
+    return any(
+        str(call.op) == "aten.detach_.default" and call.operands[0].variable is known.variable
+        for call in scope.capture.recording
+    )
+
+
+def _leaf_results(scope: Scope) -> list[str]:
+    leaves = (
+        scope.result(how)
+        for result, how in results_of(scope.capture, scope.replay)
+        if isinstance(how, Fresh) and result.fake.is_leaf and result.fake.requires_grad
+    )
+    return [f"{name}.requires_grad_()" for name in dict.fromkeys(leaves)]
+
+
+def _record(scope: Scope) -> list[str]:
+    joint = scope.joint
+    assert joint is not None  # asked for where it is
+    speller = scope.speller
+    outputs = "".join(f"{scope.outputs[slot.output]}, " for slot in joint.slots)
+    inputs = [_input(scope, target) for target in joint.targets] or [speller.name("nothing", _NOTHING)]
+    saved = f"{speller.name('Saved', Saved)}({_saved(scope)})"
+    call = f"{speller.name('record', record)}(derivatives, ({outputs}), {saved}, {', '.join(inputs)})"
+    return [*_settle_versions(scope), f"({outputs}) = {call}"]
+
+
+_NOTHING = torch.empty(0, requires_grad=True)
+"""What a call is a function of whose outputs require grad although no tensor of the caller does."""
+
+
+def _input(scope: Scope, target: Target) -> str:
+    if not isinstance(target.source, Input):
+        return scope.variables[target.source]
+    name = scope.inputs[target.source]
+    if target.of_base:
+        return f"{name}._base"
+    return name if target.begins else scope.earlier.get(target.source, name)
+
+
+def _saved(scope: Scope) -> str:
+    joint = scope.joint
+    assert joint is not None
+    tensors = [_residual(scope, joint.residuals[name]) for name in joint.tensor_names]
+    numbers = [_residual(scope, joint.residuals[name]) for name in joint.number_names]
+    parts = [_tuple(tensors), _tuple(numbers), _tuple(_watched(scope)), _tuple(_written(scope))]
+    while parts and parts[-1] == "()":
+        parts.pop()
+    return ", ".join(parts or ["()"])
+
+
+def _tuple(items: list[str]) -> str:
+    return f"({''.join(f'{item}, ' for item in items)})"
+
+
+def _residual(scope: Scope, source: RootInput | SymbolInput | GraphOutput) -> str:
+    if isinstance(source, RootInput):
+        return scope.roots[source.root]
+    if isinstance(source, SymbolInput):
+        return scope.speller.expression(source.symbol)
+    return scope.outputs[source]
+
+
+def _watched(scope: Scope) -> list[str]:
+    """The tensors that the program writes and the backward reads, with the versions that they end at."""
+    joint = scope.joint
+    assert joint is not None
+    read = joint.storages_read
+    found: list[str] = []
+    for root in dict.fromkeys(o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)):
+        member = next((m for m in root.members if m.writes), None)
+        if root.region.storage in read and member is not None and not member.tensor.is_inference():
+            name = scope.inputs[member]
+            found.append(f"({name}.detach(), {name}_version + {member.writes})")
+    return found
+
+
+def _written(scope: Scope) -> list[str]:
+    joint = scope.joint
+    assert joint is not None
+    return [f"{scope.inputs[_holder(root)]}.detach()" for root in joint.roots_written]
+
+
+def _holder(root: Root) -> Input:
+    return root.base if root.base is not None else root.members[0]
+
+
+def _settle_versions(scope: Scope) -> list[str]:
+    """Set the versions of outputs that are saved, before autograd notes them."""
+    joint = scope.joint
+    assert joint is not None
+    saved = {id(source) for source in joint.residuals.values()}
+    pairs = [
+        f"({scope.outputs[slot.output]}, {slot.fake._version})"
+        for slot in joint.slots
+        if isinstance(slot.output, ResultOutput | BaseOutput) and id(slot.output) in saved and slot.fake._version
+    ]
+    return [f"{scope.speller.name('set_versions', set_versions)}({', '.join(pairs)})"] if pairs else []
+
+
