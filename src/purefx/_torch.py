@@ -89,6 +89,14 @@ def count_writes_together(a: torch.Tensor, b: torch.Tensor) -> bool:
     return together
 
 
+def copy_view_rules(fake: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Let the view ``fake`` be written to in place where ``tensor`` may be: not a piece of ``unbind``, for one.
+
+    How a view was made decides that; PyTorch keeps it in a field without a public name.
+    """
+    torch._C._autograd._set_creation_meta(fake, torch._C._autograd._get_creation_meta(tensor))
+
+
 def keeps_graph() -> bool:
     """Whether the backward that runs may be asked to run once more (``retain_graph=True``)."""
     return torch._C._autograd._get_current_graph_task_keep_graph()

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge
 
 from purefx.analysis.replay import Fresh, Itself, Replay
 from purefx.capture.captured import Capture, Input, TensorResult
-from purefx.capture.edges import edge_of
+from purefx.capture.edges import edge_of, is_bare_view, is_begun
 from purefx.capture.recording import Variable
 from purefx.errors import GradientsRefused
 
@@ -42,7 +44,7 @@ def infer_targets(capture: Capture, replay: Replay) -> tuple[Target, ...]:
     for known in capture.inputs:
         if known.edge is not None:
             targets.append(_target_of(known, capture.inputs))
-        if _begins(known):
+        if begins(known):
             edge = edge_of(known.fake)
             assert edge is not None  # it requires grad
             targets.append(Target(known, edge, begins=True))
@@ -69,14 +71,14 @@ def _target_of(known: Input, inputs: Iterable[Input]) -> Target:
     return Target(known if base is None else base, known.base_edge, of_base=base is None)
 
 
-def _begins(known: Input) -> bool:
+def begins(known: Input) -> bool:
     """Whether the program has made a leaf that requires grad of ``known``."""
-    return known.fake.requires_grad and known.fake.is_leaf and (known.edge is None or not known.was_leaf)
+    return is_begun(known.fake) and (known.edge is None or not known.was_leaf)
 
 
 def _leaf_results(capture: Capture, replay: Replay) -> Iterable[Target]:
     for result, how in results_of(capture, replay):
-        if result.fake.requires_grad and result.fake.is_leaf and not isinstance(how, Itself):
+        if is_begun(result.fake) and not isinstance(how, Itself):
             edge = edge_of(result.fake)
             assert edge is not None  # it requires grad
             if isinstance(how, Fresh):
@@ -91,28 +93,43 @@ def results_of(capture: Capture, replay: Replay) -> Iterable[tuple[TensorResult,
             yield result, how
 
 
+def has_own_history(fake: torch.Tensor) -> bool:
+    """Whether the history of a tensor that shares memory is not that of a view: of what a custom function returned, or
+    of a detached alias that was written to.
+    """
+    if fake.is_inference() or not fake.requires_grad or is_bare_view(fake) or fake.is_leaf:
+        return False
+    if fake._base is None:
+        return True
+    end, node = edge_of(fake._base), fake.grad_fn
+    while node is not None and (end is None or node is not end.node):
+        if isinstance(node, BackwardCFunction):
+            return True
+        node = node.next_functions[0][0] if node.next_functions else None
+    return False
+
+
 def is_changed(known: Input) -> bool:
     """Whether a write of the program is part of the history of ``known``, or of its base, after the call."""
-    if known.fake.is_inference() or known.fake.is_leaf or not known.fake.requires_grad:
+    fake = known.fake
+    if fake.is_inference() or not fake.requires_grad or is_bare_view(fake) or fake.is_leaf:
         return False
-    base, before = known.fake._base, known.base_edge
-    after = edge_of(known.fake if base is None else base)
+    base, before = fake._base, known.base_edge
+    after = edge_of(fake if base is None else base)
     before = known.edge if base is None else before
     return after is not None and (before is None or after.node is not before.node)
 
 
 def is_detached(known: Input) -> bool:
     """Whether the program has cut the history of ``known`` off (``x.detach_()``)."""
-    return known.edge is not None and not known.was_leaf and known.fake.is_leaf
+    return known.edge is not None and not known.was_leaf and not is_bare_view(known.fake) and known.fake.is_leaf
 
 
 def check_gradients(capture: Capture) -> None:
     """Raise GradientsRefused for what the program does to autograd's state of the caller's tensors and is not kept."""
     for known in capture.inputs:
-        if known.fake.grad is not known.grad:
+        if known.was_leaf and known.fake.is_leaf and known.fake.grad is not known.grad:
             raise _refusal(f"the program sets the gradient of {known.name}", "use torch.autograd.grad inside, and return")
-        if known.fake._backward_hooks:
-            raise _refusal(f"the program registers a hook on {known.name}", "register it outside of the function")
 
 
 def _refusal(what: str, remedy: str) -> GradientsRefused:

@@ -86,7 +86,7 @@ def infer_replay(capture: Capture) -> Replay:
     reached = _Reached(history, own)
     hows: dict[int, How] = {id(result): _how(result, own, shared, reached) for result in results}
     for known in capture.inputs:
-        if known.after != known.before or known.variable in history.resized:
+        if known.after != known.before or known.variable in history.resized or _is_turned(known, history):
             reached.add(known.variable)
     statements = tuple(call for call in capture.recording if call in reached.calls)
     return Replay(
@@ -95,6 +95,11 @@ def infer_replay(capture: Capture) -> Replay:
         statements,
         tuple(reached.bases.values()),
     )
+
+
+def _is_turned(known: Input, history: _History) -> bool:
+    """Whether a change of geometry, even one that changes nothing, is part of the history of ``known``."""
+    return known.fake.requires_grad and any(call.modes.grad for call in history.changes.get(known.variable, ()))
 
 
 def _shared_storages(results: list[Result], inputs: tuple[Input, ...]) -> set[Storage]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from purefx._torch import resolve_op, without_modes
-from purefx.analysis.gradients import Target, results_of
+from purefx.analysis.gradients import Target, has_own_history, results_of
 from purefx.analysis.replay import Replay
 from purefx.capture.captured import Capture, Input
 from purefx.capture.fakes import fake_like
@@ -28,13 +28,18 @@ Pattern = tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Alias:
+    """A result that shares memory with another tensor, and has a history that is not that of a view."""
+
+    variable: Variable
+    region: Region
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """An output of the program's graph that requires grad; ``fake`` is what it became in the run.
+    """An output of the program that requires grad; ``fake`` is what it became in the run."""
 
-    ``member`` is given for written memory: then the slot is the region of it that the output shows.
-    """
-
-    output: ResultOutput | BaseOutput | WrittenOutput
+    output: ResultOutput | BaseOutput | WrittenOutput | Alias
     fake: torch.Tensor
 
 
@@ -55,7 +60,7 @@ class Backward:
 
 def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[GraphOutput]) -> tuple[Slot, ...]:
     """The ``outputs`` whose values autograd sees."""
-    fakes = _fakes_of(capture, replay)
+    fakes = fakes_of(capture, replay)
     slots: list[Slot] = []
     for output in outputs:
         match output:
@@ -67,17 +72,23 @@ def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[GraphOutput]
                 slots.append(Slot(output, member.fake))
             case _:
                 continue
+    known = {*(i.variable for i in capture.inputs), *(b.variable for b in replay.bases)}
+    replayed = {o.variable for call in replay.statements for o in call.outputs} - known
+    for variable, fake in fakes.items():
+        if variable in replayed and has_own_history(fake):
+            slots.append(Slot(Alias(variable, variable.last), fake))
     return tuple(slots)
 
 
-def _fakes_of(capture: Capture, replay: Replay) -> dict[Variable, torch.Tensor]:
+def fakes_of(capture: Capture, replay: Replay) -> dict[Variable, torch.Tensor]:
     """The tensors that the results are, and their bases, which autograd keeps."""
     found: dict[Variable, torch.Tensor] = {}
     for result, _ in results_of(capture, replay):
         found[result.variable] = result.fake
         base = None if result.fake.is_inference() else result.fake._base
-        if base is not None:
-            found.setdefault(variable_of(base), base)
+        variable = None if base is None else variable_of(base)
+        if base is not None and variable is not None:
+            found.setdefault(variable, base)
     return found
 
 
@@ -87,10 +98,11 @@ def run_backward(capture: Capture, slots: Sequence[Slot], targets: Sequence[Targ
     with capture.resume() as resumed:
         recorder = resumed.recorder
         calls = recorder.recording.calls
-        start = len(calls)
+        before = start = len(calls)
         try:
             with torch.enable_grad():
-                given = [(i, _shown(slot)) for i, slot in enumerate(slots) if pattern[i]]
+                given = [(i, _shown(slot, recorder)) for i, slot in enumerate(slots) if pattern[i]]
+            start = len(calls)
             tangents = [_tangent(fake, recorder, capture) for _, fake in given]
             gradients = torch.autograd.grad(
                 [fake for _, fake in given],
@@ -102,21 +114,20 @@ def run_backward(capture: Capture, slots: Sequence[Slot], targets: Sequence[Targ
             regions = tuple(None if g is None else recorder.region(g) for g in gradients)
             segment = tuple(calls[start:])
         finally:
-            del calls[start:]
+            del calls[before:]
     shown = tuple((i, recorder.region(t)) for (i, _), t in zip(given, tangents, strict=True))
     return Backward(recorder.recording, segment, shown, regions, resumed.inputs()[known:])
 
 
-def _shown(slot: Slot) -> torch.Tensor:
-    """The tensor that the slot is: of written memory the region alone."""
-    output, fake = slot.output, slot.fake
-    if not isinstance(output, WrittenOutput):
+def _shown(slot: Slot, recorder: Recorder) -> torch.Tensor:
+    """What the output of ``slot`` shows of the tensor that it became, which may have another geometry now."""
+    fake, wanted = slot.fake, slot.output.region
+    now = recorder.region(fake)
+    if now == wanted:
         return fake
-    assert output.member is not None  # it is a slot
-    before = output.member.before
-    fake = fake.conj() if before.conj else fake
-    chain = chain_between(before.physical, output.region)
-    assert chain is not None  # so the write was found
+    fake = fake.conj() if now.conj and not wanted.conj else fake
+    chain = chain_between(now.physical, wanted.physical)
+    assert chain is not None  # so the slot was chosen
     for step in chain:
         fake = resolve_op(step.op)(fake, *step.arguments)
     return fake

@@ -9,12 +9,13 @@ from purefx.analysis.gradients import Target, infer_targets, stop_at_views
 from purefx.analysis.replay import Replay
 from purefx.autodiff.backward import Backward, Pattern, Slot, infer_slots, run_backward
 from purefx.capture.captured import Capture
-from purefx.capture.recording import Storage
+from purefx.capture.recording import Effect, Storage
 from purefx.errors import UnsupportedOperator
 from purefx.functional.backward import residual_outputs, rewrite_backward
 from purefx.functional.builder import Value
 from purefx.functional.rewrite import Rewriter
 from purefx.functional.roots import Root
+from purefx.operators import aten
 from purefx.functional.signature import Functional, GraphOutput, ResidualInput, RootInput, WrittenOutput
 
 
@@ -74,7 +75,13 @@ def functionalize_jointly(capture: Capture, replay: Replay) -> tuple[Functional,
     rewriters = [rewriter, *(_rewriter(capture, replay) for _ in list(found)[1:])]
     for own, (pattern, backward) in zip(rewriters, found.items(), strict=False):
         backwards[pattern] = rewrite_backward(own, backward)
-    read = frozenset(o.region.storage for b in found.values() for call in b.calls for o in call.operands)
+    read = frozenset(
+        operand.region.storage
+        for backward in found.values()
+        for call in backward.calls
+        if call.effect is Effect.NONE or call.op is aten.detach.default
+        for operand in call.operands
+    )
     names = dict.fromkeys(name for graph in backwards.values() for name in _residuals_of(graph))
     added, sources = residual_outputs(rewriter, names)
     functional = rewriter.finish(added)

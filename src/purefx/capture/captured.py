@@ -35,6 +35,7 @@ class Input:
     edge: GradientEdge | None = None
     base_edge: GradientEdge | None = None
     first_version: int = 0
+    hooks: tuple[Any, ...] = ()
 
     @property
     def name(self) -> str:

@@ -40,5 +40,24 @@ def give_history(fake: torch.Tensor) -> None:
 
 
 def edge_of(tensor: torch.Tensor) -> GradientEdge | None:
-    """The edge by which gradients of ``tensor`` flow; None where it requires none."""
-    return get_gradient_edge(tensor) if tensor.requires_grad else None
+    """The edge by which gradients of ``tensor`` flow; None where it has none."""
+    return get_gradient_edge(tensor) if tensor.requires_grad and not is_bare_view(tensor) else None
+
+
+def is_bare_view(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is a view that was taken without gradients: it has no history, and requires grad all the same.
+
+    Rule: where its base has been written since, PyTorch raises when it is asked for the history.
+    """
+    base = None if tensor.is_inference() else tensor._base
+    if base is None or not base.requires_grad:
+        return False
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return True
+
+
+def is_begun(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is a leaf that requires grad by itself."""
+    return tensor.requires_grad and not is_bare_view(tensor) and tensor.is_leaf

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import torch
 
+from purefx.capture.edges import is_begun
 from purefx.errors import EscapedState
 
 
@@ -35,7 +36,7 @@ def _with_bases(tensors: Iterable[torch.Tensor]) -> set[int]:
         found.add(id(tensor))
         if tensor._is_view():
             found.add(id(tensor._base))
-        if tensor.is_leaf and tensor.grad is not None:
+        if is_begun(tensor) and tensor.grad is not None:
             found.add(id(tensor.grad))
     return found
 

@@ -19,6 +19,7 @@ from purefx._torch import (
     FakeTensorMode,
     ShapeEnv,
     StatelessSymbolicContext,
+    copy_view_rules,
     count_writes_together,
     outer_fake_mode,
     resolve_op,
@@ -85,7 +86,9 @@ class FakeFactory:
             return None
         made = self.make(base, f"{name}._base")
         with torch.set_grad_enabled(tensor.requires_grad or not base.requires_grad):
-            return _with_bits(_view(made, tensor.dtype, geometry), tensor)
+            fake = _with_bits(_view(made, tensor.dtype, geometry), tensor)
+        copy_view_rules(fake, tensor)
+        return fake
 
     def _by_itself(self, tensor: torch.Tensor, geometry: Geometry) -> torch.Tensor:
         """A fake that autograd knows no base of; it counts writes with those that its tensor counts with."""
@@ -140,6 +143,11 @@ def _view(base: torch.Tensor, dtype: torch.dtype, geometry: Geometry) -> torch.T
     sizes, strides, offset = geometry.sizes, geometry.strides, geometry.offset
     if dtype == base.dtype:
         return base.as_strided(sizes, strides, offset)
+    if base.dtype.is_complex and base.dtype.to_real() == dtype:
+        return torch.view_as_real(base).as_strided(sizes, strides, offset)
+    if dtype.is_complex and dtype.to_real() == base.dtype:
+        pairs = base.as_strided((*sizes, 2), (*(2 * stride for stride in strides), 1), 2 * offset)
+        return torch.view_as_complex(pairs)
     chain = reify_dtype(geometry_of(base), base.itemsize, geometry, dtype.itemsize, dtype)
     if chain is None:
         return _flat(base, dtype).as_strided(sizes, strides, offset)

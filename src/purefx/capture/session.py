@@ -226,6 +226,9 @@ class _Session:
         for known in self._inputs.values():
             self._recorder.notice(known.fake)
             known.after = known.variable.last
+            known.hooks = tuple((known.fake._backward_hooks or {}).values())
+            if known.hooks:
+                known.fake._backward_hooks.clear()
             known.writes += _version(known.fake)
 
 

@@ -21,10 +21,9 @@ QUANTISED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, 
 _VARIABLE = "_purefx_variable"
 
 
-def variable_of(tensor: torch.Tensor) -> Variable:
-    """The variable that ``tensor``, which was met in a run, is."""
-    known: Variable = tensor.__dict__[_VARIABLE]
-    return known
+def variable_of(tensor: torch.Tensor) -> Variable | None:
+    """The variable that ``tensor`` is, if it was met in a run."""
+    return tensor.__dict__.get(_VARIABLE)
 
 
 class Tensors:

@@ -20,14 +20,14 @@ from torch import fx
 from purefx._torch import HigherOrderOperator, ShapeEnv, free_unbacked_symbols
 from purefx.analysis.replay import Fresh, Plain, Replay
 from purefx.capture.captured import Capture, Input
-from purefx.capture.recording import SYMBOLS, Call, Constant, Effect, Recording, Region, Storage, map_tree, restrided
+from purefx.capture.recording import SYMBOLS, Call, Constant, Effect, Operand, Recording, Region, Storage, map_tree, restrided
 from purefx.functional.bodies import with_bodies
 from purefx.functional.builder import Builder, Value
 from purefx.functional.contents import Content, Merge
 from purefx.functional.dead import without_dead_nodes
 from purefx.functional.memory import Memory
 from purefx.functional.regions import chain_between, once
-from purefx.functional.roots import Root, infer_roots, seen_by_autograd
+from purefx.functional.roots import Root, infer_roots, seen_by_autograd, writing_variables
 from purefx.functional.signature import (
     BaseOutput,
     Functional,
@@ -185,8 +185,8 @@ class Rewriter:
             return
         alone = not isinstance(call.results, (list, tuple))
         values = []
-        for i, output in enumerate(call.outputs):
-            if output.region.storage in call.fresh:
+        for i, output in enumerate([call.results] if alone else call.results):
+            if isinstance(output, Operand) and output.region.storage in call.fresh:
                 values.append(self.builder.fresh(node if alone else self.builder.item(node, i), output.region))
         self.memory.define(call, values)
 
@@ -204,11 +204,12 @@ class Rewriter:
     def _outputs(self) -> list[tuple[GraphOutput, Any]]:
         outputs: list[tuple[GraphOutput, Any]] = []
         seen: set[tuple[Region, Input | None]] = set()
+        writing = writing_variables(self._recording)
         for root, content in self.roots:
             for region in self.memory.written(content):
                 pending = self.memory.is_pending(content, region)
                 whole = None if pending else content.value.node
-                for part, member in seen_by_autograd(root, region):
+                for part, member in seen_by_autograd(root, region, writing):
                     if (part, member) not in seen:
                         seen.add((part, member))
                         node = self._written(self.memory.read(part), root.region.storage)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from purefx.analysis.gradients import is_changed
 from purefx.capture.captured import Input
-from purefx.capture.recording import Effect, Recording, Region, Storage
+from purefx.capture.recording import Effect, Recording, Region, Storage, Variable
 from purefx.functional.regions import chain_between, disjoint, includes, once
 from purefx.layout import Geometry, has_internal_overlap, holds
 
@@ -45,16 +45,44 @@ def infer_roots(recording: Recording, inputs: Sequence[Input]) -> tuple[Root, ..
     return tuple(roots)
 
 
-def seen_by_autograd(root: Root, region: Region) -> list[tuple[Region, Input | None]]:
+def writing_variables(recording: Recording) -> frozenset[Variable]:
+    """The variables that the program writes, and those that they are views of."""
+    makers = {
+        output.variable: call for call in recording if call.effect is Effect.VIEW for output in reversed(call.outputs)
+    }
+    found: set[Variable] = set()
+    waiting = [o.variable for call in recording if call.effect is Effect.WRITE for o in call.written]
+    while waiting:
+        variable = waiting.pop()
+        if variable not in found:
+            found.add(variable)
+            waiting += [o.variable for o in makers[variable].operands] if variable in makers else []
+    return frozenset(found)
+
+
+def seen_by_autograd(
+    root: Root, region: Region, writing: frozenset[Variable]
+) -> list[tuple[Region, Input | None]]:
     """The writes that make up the write of ``region``, each with the tensor whose history it becomes a part of.
 
-    Where no tensor of a changed history holds ``region``, it is written unseen, and then each of them as a whole.
+    Rule: the program may write to one tensor of a family and not to another (a piece of ``unbind``), so that it has to
+    be one of ``writing``, as far as there are any.  Where none of them holds ``region``, in its own dtype, each is
+    written as a whole.
     """
-    changed = [member for member in root.members if is_changed(member)]
-    holding = [m for m in changed if includes(m.before, region) and chain_between(m.before, region) is not None]
-    if holding or not changed:
-        return [(region, holding[0] if holding else None)]
-    return [(region, None), *((m.before.physical, m) for m in changed if not disjoint(m.before, region))]
+    changed = [m for m in root.members if is_changed(m) and not disjoint(m.before, region)]
+    changed = [m for m in changed if not has_internal_overlap(m.before.geometry)]
+    changed = [member for member in changed if member.variable in writing] or changed
+    for member in changed:
+        if member.before.dtype == region.dtype and _has(member.before, region) and _has(member.after, region):
+            return [(region, member)]
+    unseen = [] if any(includes(member.before, region) for member in changed) else [(region, None)]
+    return [*unseen, *((member.before.physical, member) for member in changed)]
+
+
+def _has(outer: Region, region: Region) -> bool:
+    """Whether ``region`` is a view of ``outer``."""
+    same = outer.storage is region.storage and includes(outer, region)
+    return same and chain_between(outer.physical, region) is not None
 
 
 def written_regions(recording: Recording) -> dict[Storage, list[Region]]:

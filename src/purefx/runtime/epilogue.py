@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 import torch
@@ -17,12 +17,19 @@ from purefx.runtime.scope import Scope, indented
 def emit_statements(scope: Scope) -> list[str]:
     """The recorded calls that run again, each in the grad mode that it ran in."""
     lines = [*_begin_resized(scope), *_fetch_storages(scope)]
-    for modes, calls in groupby(scope.replay.statements, key=lambda call: call.modes):
-        block = [_statement(scope, call) for call in calls]
-        head = _mode(scope, modes)
-        lines += [f"with {head}:", *indented(block)] if head else block
+    lines += emit_calls(scope, [call for call in scope.replay.statements if call not in scope.early])
     sizes = _last_sizes(scope).items()
     return [*lines, *(f"{scope.storages[s]}.resize_({scope.speller.literal(size)})" for s, size in sizes)]
+
+
+def emit_calls(scope: Scope, calls: Iterable[Call]) -> list[str]:
+    """Statements that run ``calls``."""
+    lines = []
+    for modes, together in groupby(calls, key=lambda call: call.modes):
+        block = [_statement(scope, call) for call in together]
+        head = _mode(scope, modes)
+        lines += [f"with {head}:", *indented(block)] if head else block
+    return lines
 
 
 def emit_rebinding(scope: Scope) -> list[str]:

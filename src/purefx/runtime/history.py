@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import torch
 
-from purefx.analysis.gradients import Target, is_detached, results_of
+from purefx.analysis.gradients import Target, begins, is_detached, results_of
 from purefx.analysis.replay import Fresh, Itself
+from purefx.autodiff.backward import Alias, Slot, fakes_of
 from purefx.capture.captured import Input
+from purefx.capture.edges import is_begun
 from purefx.functional.roots import Root
 from purefx.functional.signature import (
     BaseOutput,
@@ -21,14 +23,14 @@ from purefx.functional.signature import (
     WrittenOutput,
 )
 from purefx.runtime.differentiable import Saved, record
+from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope, indented
-from purefx.runtime.support import set_versions
 
 
 def emit_history(scope: Scope) -> list[str]:
     """Statements after the graph has run: the outputs that autograd sees become functions of the targets."""
     before, after = _changes_of_leaves(scope)
-    lines = [*before, *_leaf_results(scope)]
+    lines = [*_hooks(scope), *before, *_leaf_results(scope), *_aliases(scope)]
     if scope.joint is not None:
         lines += _record(scope)
     lines += after
@@ -42,7 +44,7 @@ def emit_late_leaves(scope: Scope) -> list[str]:
         fake, name = result.fake, scope.result(how)
         if isinstance(how, Itself) or not fake.requires_grad:
             continue
-        if fake.is_leaf and not isinstance(how, Fresh):
+        if is_begun(fake) and not isinstance(how, Fresh):
             lines.append(f"{name}.requires_grad_()")
         elif fake.retains_grad:
             lines.append(f"{name}.retain_grad()")
@@ -54,13 +56,13 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
     before: list[str] = []
     after: list[str] = []
     for known, name in scope.inputs.items():
-        begins = known.fake.requires_grad and known.fake.is_leaf and (known.edge is None or not known.was_leaf)
-        if begins and known.edge is not None:
+        begun = begins(known)
+        if begun and known.edge is not None:
             scope.earlier[known] = scope.unique(f"{name}_before", "before")
             before += [f"{scope.earlier[known]} = {name}.view_as({name})", f"{name}.detach_()"]
         elif is_detached(known) or _loses_history(scope, known):
             after.append(f"{name}.detach_()")
-        if begins:
+        if begun:
             before.append(f"{name}.requires_grad_()")
         elif known.edge is not None and known.was_leaf and not known.fake.requires_grad:
             after.append(f"{name}.requires_grad_(False)")
@@ -81,20 +83,45 @@ def _leaf_results(scope: Scope) -> list[str]:
     leaves = (
         scope.result(how)
         for result, how in results_of(scope.capture, scope.replay)
-        if isinstance(how, Fresh) and result.fake.is_leaf and result.fake.requires_grad
+        if isinstance(how, Fresh) and is_begun(result.fake)
     )
     return [f"{name}.requires_grad_()" for name in dict.fromkeys(leaves)]
+
+
+def _hooks(scope: Scope) -> list[str]:
+    """The hooks that the program registers on tensors of the caller."""
+    return [
+        f"{name}.register_hook({scope.speller.name('hook', hook)})"
+        for known, name in scope.inputs.items()
+        for hook in known.hooks
+    ]
+
+
+def _aliases(scope: Scope) -> list[str]:
+    """The statements that make results with a history of their own."""
+    if scope.joint is None:
+        return []
+    wanted = {slot.output.variable for slot in scope.joint.slots if isinstance(slot.output, Alias)}
+    for call in reversed(scope.replay.statements):
+        if wanted & {o.variable for o in call.outputs}:
+            scope.early.add(call)
+            wanted |= {o.variable for o in call.operands}
+    return emit_calls(scope, [call for call in scope.replay.statements if call in scope.early])
 
 
 def _record(scope: Scope) -> list[str]:
     joint = scope.joint
     assert joint is not None  # asked for where it is
     speller = scope.speller
-    outputs = "".join(f"{scope.outputs[slot.output]}, " for slot in joint.slots)
+    outputs = "".join(f"{_output(scope, slot)}, " for slot in joint.slots)
     inputs = [_input(scope, target) for target in joint.targets] or [speller.name("nothing", _NOTHING)]
     saved = f"{speller.name('Saved', Saved)}({_saved(scope)})"
     call = f"{speller.name('record', record)}(derivatives, ({outputs}), {saved}, {', '.join(inputs)})"
-    return [*_settle_versions(scope), f"({outputs}) = {call}"]
+    return [f"({outputs}) = {call}"]
+
+
+def _output(scope: Scope, slot: Slot) -> str:
+    return scope.variables[slot.output.variable] if isinstance(slot.output, Alias) else scope.outputs[slot.output]
 
 
 _NOTHING = torch.empty(0, requires_grad=True)
@@ -138,7 +165,16 @@ def _watched(scope: Scope) -> list[str]:
     joint = scope.joint
     assert joint is not None
     read = joint.storages_read
-    found: list[str] = []
+    saved = list(joint.residuals.values())
+    fakes = fakes_of(scope.capture, scope.replay)
+    found = [
+        f"({scope.outputs[o]}.detach(), {fakes[o.variable]._version})"
+        for o in scope.functional.outputs
+        if isinstance(o, ResultOutput | BaseOutput)
+        and o.region.storage in read
+        and o not in saved
+        and o.variable in fakes
+    ]
     for root in dict.fromkeys(o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)):
         member = next((m for m in root.members if m.writes), None)
         if root.region.storage in read and member is not None and not member.tensor.is_inference():
@@ -155,18 +191,3 @@ def _written(scope: Scope) -> list[str]:
 
 def _holder(root: Root) -> Input:
     return root.base if root.base is not None else root.members[0]
-
-
-def _settle_versions(scope: Scope) -> list[str]:
-    """Set the versions of outputs that are saved, before autograd notes them."""
-    joint = scope.joint
-    assert joint is not None
-    saved = {id(source) for source in joint.residuals.values()}
-    pairs = [
-        f"({scope.outputs[slot.output]}, {slot.fake._version})"
-        for slot in joint.slots
-        if isinstance(slot.output, ResultOutput | BaseOutput) and id(slot.output) in saved and slot.fake._version
-    ]
-    return [f"{scope.speller.name('set_versions', set_versions)}({', '.join(pairs)})"] if pairs else []
-
-

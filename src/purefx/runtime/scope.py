@@ -6,11 +6,12 @@ from typing import Any, assert_never
 
 import torch
 
+from purefx.analysis.counters import Counters
 from purefx.analysis.replay import Fresh, How, Itself, Plain, Replay, Replayed
 from purefx.autodiff.joint import Joint
 from purefx.capture.arguments import Leaf
 from purefx.capture.captured import Capture, Input
-from purefx.capture.recording import Operand, Storage, Variable
+from purefx.capture.recording import Call, Operand, Storage, Variable
 from purefx.functional.roots import Root
 from purefx.functional.signature import Functional, GraphOutput, NumberOutput
 from purefx.runtime.guards import spell_symbols
@@ -30,6 +31,8 @@ class Scope:
         self.functional = functional
         self.joint = joint
         self.earlier: dict[Input, str] = {}
+        self.early: set[Call] = set()
+        self.counters = Counters(capture)
         self._taken: set[str] = {"graph", "leaves", "torch", "no_grad", "derivatives"}
         self.leaves = [self.unique(name, "x") for name in capture.flat.names]
         self.inputs = {known: self._input_name(known) for known in capture.inputs}

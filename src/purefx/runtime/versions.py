@@ -2,14 +2,19 @@
 
 arg0_version = arg0._version
 ...
-set_versions((arg0, arg0_version + 2), (out, 0))
+set_versions((out, 0))                 before autograd notes what it saves
+set_versions((arg0, arg0_version + 2)) before views are taken, whose histories autograd makes anew at another version
 """
 
 from __future__ import annotations
 
-from purefx.analysis.replay import Fresh, Replayed
+from purefx.analysis.replay import Replayed
+from purefx.autodiff.backward import fakes_of
 from purefx.capture.captured import Input, TensorResult
+from purefx.capture.recording import Effect, Variable
 from purefx.functional.roots import written_regions
+from purefx.functional.signature import BaseOutput, ResultOutput
+from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope
 from purefx.runtime.support import set_versions
 
@@ -19,11 +24,70 @@ def emit_remembering(scope: Scope) -> list[str]:
     return [f"{name}_version = {name}._version" for _, name in _counted(scope)]
 
 
-def emit_setting(scope: Scope) -> list[str]:
-    """The statement that sets the counters, where there are any."""
-    pairs = [f"({name}, {name}_version + {known.writes})" for known, name in _counted(scope)]
-    pairs += [f"({name}, {version})" for name, version in _result_versions(scope).items()]
+def emit_versions_of_outputs(scope: Scope) -> list[str]:
+    """The statement that sets the counters of what the graph returns, as they are before statements move them."""
+    return _setting(scope, [f"({name}, {version})" for _, name, version in _versions_of_outputs(scope)])
+
+
+def emit_older_views(scope: Scope) -> list[str]:
+    """The views that are older than the last write of what they show; autograd is to see that they are."""
+    statements = scope.replay.statements
+    if any(call.effect in (Effect.GEOMETRY, Effect.STORAGE) for call in statements):
+        return []
+    older = [call for call in statements if call not in scope.early and scope.counters.is_older(call)]
+    scope.early.update(older)
+    shown = [o.variable for call in older for o in call.operands]
+    outputs = [
+        (name, version)
+        for variable, name, version in _versions_of_outputs(scope)
+        if version and any(scope.counters.together(variable, v) for v in shown)
+    ]
+    lines = emit_calls(scope, older)
+    before = _setting(scope, [f"({name}, {version - 1})" for name, version in outputs])
+    return [*before, *lines, *_setting(scope, [f"({name}, {version})" for name, version in outputs])]
+
+
+def _versions_of_outputs(scope: Scope) -> list[tuple[Variable, str, int]]:
+    fakes = fakes_of(scope.capture, scope.replay)
+    pairs = []
+    for output, name in scope.outputs.items():
+        if isinstance(output, ResultOutput | BaseOutput) and output.variable in fakes:
+            fake = fakes[output.variable]
+            if not fake.is_inference():
+                pairs.append((output.variable, name, fake._version - _moved(scope, output.variable)))
+    return pairs
+
+
+def emit_versions_of_inputs(scope: Scope) -> list[str]:
+    """The statement that sets the counters of the caller's tensors, as they are before statements move them."""
+    return _setting(
+        scope,
+        [
+            f"({name}, {name}_version + {known.writes - _moved(scope, known.variable)})"
+            for known, name in _counted(scope)
+        ],
+    )
+
+
+def emit_last_versions(scope: Scope) -> list[str]:
+    """The statement that sets the counters which the statements may have left elsewhere."""
+    pairs = [
+        f"({name}, {name}_version + {known.writes})"
+        for known, name in _counted(scope)
+        if _moved(scope, known.variable)
+    ]
+    pairs += [f"({name}, {version})" for name, version in _versions_of_replayed(scope).items()]
+    return _setting(scope, pairs)
+
+
+def _setting(scope: Scope, pairs: list[str]) -> list[str]:
     return [f"{scope.speller.name('set_versions', set_versions)}({', '.join(pairs)})"] if pairs else []
+
+
+def _moved(scope: Scope, variable: Variable) -> int:
+    """How many statements count as a write to ``variable``."""
+    changes = (c for c in scope.replay.statements if c.effect in (Effect.GEOMETRY, Effect.STORAGE))
+    return sum(scope.counters.together(o.variable, variable) for c in changes for o in c.written)
 
 
 def _counted(scope: Scope) -> list[tuple[Input, str]]:
@@ -33,11 +97,11 @@ def _counted(scope: Scope) -> list[tuple[Input, str]]:
     return [(known, name) for known, name in moved if not known.tensor.is_inference()]
 
 
-def _result_versions(scope: Scope) -> dict[str, int]:
+def _versions_of_replayed(scope: Scope) -> dict[str, int]:
     hows = [*scope.replay.results, *scope.replay.rebound]
     results = [*scope.capture.results, *(r.result for r in scope.capture.rebindings)]
     return {
         scope.result(how): result.version
         for how, result in zip(hows, results, strict=True)
-        if isinstance(how, Fresh | Replayed) and isinstance(result, TensorResult) and result.version is not None
+        if isinstance(how, Replayed) and isinstance(result, TensorResult) and result.version is not None
     }

@@ -28,7 +28,13 @@ from purefx.runtime.epilogue import emit_rebinding, emit_return, emit_statements
 from purefx.runtime.guards import spell_conditions, spell_geometries, spell_sources
 from purefx.runtime.history import emit_history, emit_late_leaves
 from purefx.runtime.scope import Scope, indented
-from purefx.runtime.versions import emit_remembering, emit_setting
+from purefx.runtime.versions import (
+    emit_last_versions,
+    emit_older_views,
+    emit_remembering,
+    emit_versions_of_inputs,
+    emit_versions_of_outputs,
+)
 from purefx.runtime.write_back import emit_write_back, emit_write_back_resized
 
 _numbers = count()
@@ -90,11 +96,14 @@ def _run(scope: Scope) -> list[str]:
         *_read_symbols(scope),
         *emit_remembering(scope),
         *emit_graph_call(scope),
+        *emit_versions_of_outputs(scope),
         *emit_history(scope),
+        *emit_older_views(scope),
         *emit_write_back(scope),
+        *emit_versions_of_inputs(scope),
         *emit_statements(scope),
         *emit_write_back_resized(scope),
-        *emit_setting(scope),
+        *emit_last_versions(scope),
         *emit_late_leaves(scope),
         *emit_rebinding(scope),
         *emit_return(scope),

@@ -6,7 +6,6 @@ with no_grad():
 
 from __future__ import annotations
 
-from purefx.capture.captured import Input
 from purefx.capture.recording import Region
 from purefx.functional.regions import chain_between, includes
 from purefx.functional.roots import Root
@@ -67,13 +66,16 @@ def _target(scope: Scope, root: Root, region: Region) -> str:
     """``region`` of the caller's memory: by views of a member, one that eager wrote if any, or of the base.
 
     Rule: an inference tensor is written by way of ``x.data``.  ``with torch.inference_mode(): x.add_(1)`` may write
-    to it; the wrapper, which runs outside of that mode, could not.
+    to it; the wrapper, which runs outside of that mode, could not.  So is what the program wrote uncounted.
     """
+    uncounted = not any(member.writes for member in root.members)
     for member in sorted(root.members, key=lambda m: (m.writes == 0, m is not root.base)):
         chain = chain_between(member.before, region) if includes(member.before, region) else None
         if chain is not None:
-            return _chained(scope, f"{scope.inputs[member]}{_data(member)}{spell_physical(member.before)}", chain)
-    name = f"{scope.roots[root]}{_data(root.members[0])}{spell_physical(root.region)}"
+            data = ".data" * (uncounted or member.tensor.is_inference())
+            return _chained(scope, f"{scope.inputs[member]}{data}{spell_physical(member.before)}", chain)
+    data = ".data" * (uncounted or root.members[0].tensor.is_inference())
+    name = f"{scope.roots[root]}{data}{spell_physical(root.region)}"
     chain = chain_between(root.region, region)
     if chain is not None:
         return _chained(scope, name, chain)
@@ -81,10 +83,6 @@ def _target(scope: Scope, root: Root, region: Region) -> str:
     place = f"{scope.roots[root]}.storage_offset() + {literal(geometry.offset - root.region.geometry.offset)}"
     shape = f"{literal(tuple(geometry.sizes))}, {literal(tuple(geometry.strides))}"
     return f"{name}.as_strided({shape}, {place})"
-
-
-def _data(member: Input) -> str:
-    return ".data" if member.tensor.is_inference() else ""
 
 
 def _chained(scope: Scope, name: str, chain: Chain) -> str:

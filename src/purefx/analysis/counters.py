@@ -1,0 +1,56 @@
+"""Which tensors count their writes together, and which views are older than the last write of what they show.
+
+    v = x[0]          older: autograd makes its history anew when it is asked for, or raises
+    x.add_(1)
+    w = x[1]          not older
+    x.data            counts by itself
+"""
+
+from __future__ import annotations
+
+from purefx._torch import count_writes_together
+from purefx.capture.captured import Capture
+from purefx.capture.recording import Call, DataAccess, Effect, Variable
+
+
+class Counters:
+    """The version counters of the variables of ``capture``."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._fakes = {known.variable: known.fake for known in capture.inputs}
+        self._parents: dict[Variable, Variable] = {}
+        self._place: dict[Call, int] = {}
+        self._last: dict[Variable, int] = {}
+        for i, call in enumerate(capture.recording):
+            self._place[call] = i
+            if call.effect is Effect.VIEW and call.op is not DataAccess.READ:
+                self._note_view(call)
+            elif call.effect is Effect.WRITE:
+                self._last.update((self.root(o.variable), i) for o in call.written)
+
+    def _note_view(self, call: Call) -> None:
+        for output in call.outputs:
+            parent = next((o.variable for o in call.operands if o.region.storage is output.region.storage), None)
+            if parent is not None and parent is not output.variable and output.variable not in self._fakes:
+                self._parents.setdefault(output.variable, parent)
+
+    def root(self, variable: Variable) -> Variable:
+        """The variable that ``variable`` is a view or a detached alias of, and counts with."""
+        while variable in self._parents:
+            variable = self._parents[variable]
+        return variable
+
+    def together(self, a: Variable, b: Variable) -> bool:
+        """Whether a write to ``a`` moves the counter of ``b``."""
+        a, b = self.root(a), self.root(b)
+        if a is b:
+            return True
+        return a in self._fakes and b in self._fakes and count_writes_together(self._fakes[a], self._fakes[b])
+
+    def is_older(self, call: Call) -> bool:
+        """Whether what ``call`` views was written after it."""
+        if call.effect is not Effect.VIEW:
+            return False
+        place = self._place[call]
+        later = [root for root, last in self._last.items() if last > place]
+        return any(self.together(root, o.variable) for root in later for o in call.operands)
