@@ -128,7 +128,7 @@ def is_detached(known: Input) -> bool:
 def check_gradients(capture: Capture) -> None:
     """Raise GradientsRefused for what the program does to autograd's state of the caller's tensors and is not kept."""
     for known in capture.inputs:
-        if known.was_leaf and known.fake.is_leaf and known.fake.grad is not known.grad:
+        if known.was_leaf and is_begun(known.fake) and known.fake.grad is not known.grad:
             raise _refusal(f"the program sets the gradient of {known.name}", "use torch.autograd.grad inside, and return")
 
 

@@ -16,6 +16,7 @@ from purefx._torch import resolve_op, without_modes
 from purefx.analysis.gradients import Target, has_own_history, results_of
 from purefx.analysis.replay import Replay
 from purefx.capture.captured import Capture, Input
+from purefx.capture.edges import edge_of
 from purefx.capture.fakes import fake_like
 from purefx.capture.recorder import Recorder
 from purefx.capture.recording import Call, Recording, Region, Variable
@@ -66,10 +67,10 @@ def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[GraphOutput]
         match output:
             case ResultOutput(variable) | BaseOutput(variable):
                 fake = fakes.get(variable)
-                if fake is not None and fake.requires_grad and not fake.is_leaf:
+                if fake is not None and edge_of(fake) is not None and not fake.is_leaf:
                     slots.append(Slot(output, fake))
-            case WrittenOutput(member=member) if member is not None:
-                slots.append(Slot(output, member.fake))
+            case WrittenOutput(shown=shown) if shown is not None:
+                slots.append(Slot(output, shown.fake))
             case _:
                 continue
     known = {*(i.variable for i in capture.inputs), *(b.variable for b in replay.bases)}

@@ -41,7 +41,12 @@ def give_history(fake: torch.Tensor) -> None:
 
 def edge_of(tensor: torch.Tensor) -> GradientEdge | None:
     """The edge by which gradients of ``tensor`` flow; None where it has none."""
-    return get_gradient_edge(tensor) if tensor.requires_grad and not is_bare_view(tensor) else None
+    if not tensor.requires_grad or is_bare_view(tensor):
+        return None
+    try:
+        return get_gradient_edge(tensor)
+    except RuntimeError:  # PyTorch cannot tell it of a view whose base was detached
+        return None
 
 
 def is_bare_view(tensor: torch.Tensor) -> bool:

@@ -26,7 +26,7 @@ from purefx._torch import (
     storage_key,
     without_modes,
 )
-from purefx.capture.edges import give_history
+from purefx.capture.edges import give_history, is_bare_view
 from purefx.capture.recording import Region, geometry_of
 from purefx.layout import Geometry, Int, reify_dtype
 from purefx.operators import aten
@@ -85,7 +85,7 @@ class FakeFactory:
         if base is None or base.is_neg() or (base.is_conj() and not tensor.is_conj()):
             return None
         made = self.make(base, f"{name}._base")
-        with torch.set_grad_enabled(tensor.requires_grad or not base.requires_grad):
+        with torch.set_grad_enabled(not is_bare_view(tensor)):
             fake = _with_bits(_view(made, tensor.dtype, geometry), tensor)
         copy_view_rules(fake, tensor)
         return fake

@@ -50,7 +50,7 @@ class _Reinplacer:
 
     def __init__(self, functional: Functional, needed: Collection[GraphOutput]) -> None:
         written = [o for o in functional.outputs if isinstance(o, WrittenOutput)]
-        self._fixed = {o.root for o in written if o.member is not None or o in needed}
+        self._fixed = {o.root for o in written if o.shown is not None or o in needed}
         self._old = functional
         self._origins = origins_of(functional.graph)
         self._place = {node: i for i, node in enumerate(functional.graph.nodes)}
@@ -150,4 +150,6 @@ def _is_plain(root: Root) -> bool:
     region = root.region
     if any(member.tensor.is_inference() for member in root.members):
         return False
+    if not any(member.writes for member in root.members) and any(member.tensor.requires_grad for member in root.members):
+        return False  # no counter moves: written by way of x.data
     return not (region.conj or region.neg or 0 in region.geometry.strides) and region.geometry.is_static

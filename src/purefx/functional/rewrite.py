@@ -27,7 +27,7 @@ from purefx.functional.contents import Content, Merge
 from purefx.functional.dead import without_dead_nodes
 from purefx.functional.memory import Memory
 from purefx.functional.regions import chain_between, once
-from purefx.functional.roots import Root, infer_roots, seen_by_autograd, writing_variables
+from purefx.functional.roots import Root, Shown, infer_roots, seen_by_autograd, writing_variables
 from purefx.functional.signature import (
     BaseOutput,
     Functional,
@@ -203,17 +203,17 @@ class Rewriter:
 
     def _outputs(self) -> list[tuple[GraphOutput, Any]]:
         outputs: list[tuple[GraphOutput, Any]] = []
-        seen: set[tuple[Region, Input | None]] = set()
+        seen: set[tuple[Region, Shown | None]] = set()
         writing = writing_variables(self._recording)
         for root, content in self.roots:
             for region in self.memory.written(content):
                 pending = self.memory.is_pending(content, region)
                 whole = None if pending else content.value.node
-                for part, member in seen_by_autograd(root, region, writing):
-                    if (part, member) not in seen:
-                        seen.add((part, member))
+                for part, shown in seen_by_autograd(root, region, writing):
+                    if (part, shown) not in seen:
+                        seen.add((part, shown))
                         node = self._written(self.memory.read(part), root.region.storage)
-                        outputs.append((WrittenOutput(root, part, whole if part is region else None, member), node))
+                        outputs.append((WrittenOutput(root, part, whole if part is region else None, shown), node))
         hows = [*self._replay.results, *self._replay.rebound]
         for variable, region in dict.fromkeys((h.variable, h.region) for h in hows if isinstance(h, Fresh)):
             node = self._result(region)

@@ -13,9 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from purefx.analysis.gradients import is_changed
 from purefx.capture.captured import Input
-from purefx.capture.recording import Effect, Recording, Region, Storage, Variable
+from purefx.capture.recording import Effect, Recording, Region, Storage, Variable, geometry_of
+from purefx.errors import GradientsRefused
 from purefx.functional.regions import chain_between, disjoint, includes, once
 from purefx.layout import Geometry, has_internal_overlap, holds
 
@@ -46,12 +49,13 @@ def infer_roots(recording: Recording, inputs: Sequence[Input]) -> tuple[Root, ..
 
 
 def writing_variables(recording: Recording) -> frozenset[Variable]:
-    """The variables that the program writes, and those that they are views of."""
+    """The variables that the program writes with gradients on, and those that they are views of."""
     makers = {
         output.variable: call for call in recording if call.effect is Effect.VIEW for output in reversed(call.outputs)
     }
     found: set[Variable] = set()
-    waiting = [o.variable for call in recording if call.effect is Effect.WRITE for o in call.written]
+    writes = [call for call in recording if call.effect is Effect.WRITE and call.modes.grad]
+    waiting = [o.variable for call in writes for o in call.written]
     while waiting:
         variable = waiting.pop()
         if variable not in found:
@@ -60,23 +64,63 @@ def writing_variables(recording: Recording) -> frozenset[Variable]:
     return frozenset(found)
 
 
-def seen_by_autograd(
-    root: Root, region: Region, writing: frozenset[Variable]
-) -> list[tuple[Region, Input | None]]:
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The tensor by which autograd is shown a write: ``source``, or its ``_base``; ``before`` is what it showed."""
+
+    source: Input
+    of_base: bool
+    before: Region
+
+    @property
+    def fake(self) -> torch.Tensor:
+        """The tensor as it is after the run."""
+        base = self.source.fake._base if self.of_base else self.source.fake
+        assert base is not None  # a way by the base is found where there is one
+        return base
+
+
+def seen_by_autograd(root: Root, region: Region, writing: frozenset[Variable]) -> list[tuple[Region, Shown | None]]:
     """The writes that make up the write of ``region``, each with the tensor whose history it becomes a part of.
 
     Rule: the program may write to one tensor of a family and not to another (a piece of ``unbind``), so that it has to
-    be one of ``writing``, as far as there are any.  Where none of them holds ``region``, in its own dtype, each is
-    written as a whole.
+    be one of ``writing``, as far as there are any; or the base.  Where none of them holds ``region``, in its own dtype,
+    each is written as a whole.
     """
     changed = [m for m in root.members if is_changed(m) and not disjoint(m.before, region)]
-    changed = [m for m in changed if not has_internal_overlap(m.before.geometry)]
-    changed = [member for member in changed if member.variable in writing] or changed
-    for member in changed:
-        if member.before.dtype == region.dtype and _has(member.before, region) and _has(member.after, region):
-            return [(region, member)]
-    unseen = [] if any(includes(member.before, region) for member in changed) else [(region, None)]
-    return [*unseen, *((member.before.physical, member) for member in changed)]
+    changed = [m for m in changed if m.variable in writing] or changed
+    ways = [Shown(m, of_base=False, before=m.before) for m in changed]
+    ways += [Shown(m, of_base=True, before=_base_region(m)) for m in changed if m.fake._base is not None]
+    for way in ways:
+        if way.before.dtype == region.dtype and _leads(way, region):
+            return [(region, way)]
+    unseen = [] if any(includes(way.before, region) for way in ways) else [(region, None)]
+    return [*unseen, *(_whole(member, ways) for member in changed)]
+
+
+def _whole(member: Input, ways: list[Shown]) -> tuple[Region, Shown]:
+    """All that ``member`` shows, by itself or by its base."""
+    region = member.before.at(once(member.before.geometry)).physical
+    for way in ways:
+        if way.source is member and _leads(way, region):
+            return region, way
+    raise GradientsRefused(
+        f"the program writes to {member.name} and changes its geometry, and both are part of its history",
+        where=None,
+        remedy="write to a copy of it, or under torch.no_grad()",
+    )
+
+
+def _base_region(member: Input) -> Region:
+    base = member.fake._base
+    assert base is not None  # asked of a view
+    return Region(member.before.storage, geometry_of(base), base.dtype, base.is_conj(), base.is_neg())
+
+
+def _leads(way: Shown, region: Region) -> bool:
+    """Whether ``region`` is a view of what ``way`` shows, before the call and after, without repeated elements."""
+    after = way.before if way.of_base else way.source.after
+    return once(way.before.geometry) == way.before.geometry and _has(way.before, region) and _has(after, region)
 
 
 def _has(outer: Region, region: Region) -> bool:

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from purefx.capture.captured import Input
 from purefx.capture.recording import Region, Variable
 from purefx.functional.builder import Value
 from purefx.functional.contents import Merge
-from purefx.functional.roots import Root
+from purefx.functional.roots import Root, Shown
 from purefx.functional.writes import InPlace
 
 
@@ -58,13 +57,13 @@ class WrittenOutput:
     """A graph output: what ``region`` of ``root`` holds after the call.
 
     ``whole`` is the node of all of the root, if the region has not been written since that was computed.
-    ``member`` is the tensor whose history the write becomes a part of; None where autograd does not see it.
+    ``shown`` is the tensor whose history the write becomes a part of; None where autograd does not see it.
     """
 
     root: Root
     region: Region
     whole: fx.Node | None
-    member: Input | None = None
+    shown: Shown | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

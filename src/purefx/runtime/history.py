@@ -12,7 +12,7 @@ from purefx.analysis.gradients import Target, begins, is_detached, results_of
 from purefx.analysis.replay import Fresh, Itself
 from purefx.autodiff.backward import Alias, Slot, fakes_of
 from purefx.capture.captured import Input
-from purefx.capture.edges import is_begun
+from purefx.capture.edges import is_bare_view, is_begun
 from purefx.functional.roots import Root
 from purefx.functional.signature import (
     BaseOutput,
@@ -46,7 +46,7 @@ def emit_late_leaves(scope: Scope) -> list[str]:
             continue
         if is_begun(fake) and not isinstance(how, Fresh):
             lines.append(f"{name}.requires_grad_()")
-        elif fake.retains_grad:
+        elif not is_bare_view(fake) and fake.retains_grad:
             lines.append(f"{name}.retain_grad()")
     return list(dict.fromkeys(lines))
 

@@ -34,7 +34,12 @@ def emit_older_views(scope: Scope) -> list[str]:
     statements = scope.replay.statements
     if any(call.effect in (Effect.GEOMETRY, Effect.STORAGE) for call in statements):
         return []
-    older = [call for call in statements if call not in scope.early and scope.counters.is_older(call)]
+    needed = {o.variable for call in statements if scope.counters.is_older(call) for o in call.outputs}
+    for call in reversed(statements):
+        if needed & {o.variable for o in call.outputs}:
+            needed |= {o.variable for o in call.operands}
+    wanted = [call for call in statements if needed & {o.variable for o in call.outputs}]
+    older = [call for call in wanted if call not in scope.early]
     scope.early.update(older)
     shown = [o.variable for call in older for o in call.operands]
     outputs = [

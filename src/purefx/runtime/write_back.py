@@ -19,19 +19,20 @@ def emit_write_back(scope: Scope) -> list[str]:
     """Writes to the storages that keep their size."""
     resized = _resized(scope)
     outputs = [o for o in _written(scope) if o.region.storage not in resized]
-    unseen = [f"{_target(scope, o.root, o.region)}.copy_({scope.outputs[o]})" for o in outputs if o.member is None]
-    return [*_block(scope, unseen), *_seen(scope, [o for o in outputs if o.member is not None])]
+    unseen = [f"{_target(scope, o.root, o.region)}.copy_({scope.outputs[o]})" for o in outputs if o.shown is None]
+    return [*_block(scope, unseen), *_seen(scope, [o for o in outputs if o.shown is not None])]
 
 
 def _seen(scope: Scope, outputs: list[WrittenOutput]) -> list[str]:
     """Writes that autograd sees, each by way of the tensor whose history it becomes a part of."""
     lines = []
     for output in outputs:
-        member = output.member
-        assert member is not None  # so they were chosen
-        chain = chain_between(member.before.physical, output.region)
-        assert chain is not None  # so the member was chosen
-        name = _chained(scope, f"{scope.inputs[member]}{spell_physical(member.before)}", chain)
+        shown = output.shown
+        assert shown is not None  # so they were chosen
+        chain = chain_between(shown.before.physical, output.region)
+        assert chain is not None  # so the way was chosen
+        name = f"{scope.inputs[shown.source]}{'._base' * shown.of_base}{spell_physical(shown.before)}"
+        name = _chained(scope, name, chain)
         lines.append(f"{name}.copy_({scope.outputs[output]})")
     return lines if scope.capture.grad_before or not lines else ["with torch.enable_grad():", *indented(lines)]
 
