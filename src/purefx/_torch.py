@@ -94,7 +94,8 @@ def copy_view_rules(fake: torch.Tensor, tensor: torch.Tensor) -> None:
 
     How a view was made decides that; PyTorch keeps it in a field without a public name.
     """
-    torch._C._autograd._set_creation_meta(fake, torch._C._autograd._get_creation_meta(tensor))
+    if fake._is_view() and not fake.is_inference():
+        torch._C._autograd._set_creation_meta(fake, torch._C._autograd._get_creation_meta(tensor))
 
 
 def keeps_graph() -> bool:

@@ -59,19 +59,20 @@ def _versions_of_outputs(scope: Scope) -> list[tuple[Variable, str, int]]:
         if isinstance(output, ResultOutput | BaseOutput) and output.variable in fakes:
             fake = fakes[output.variable]
             if not fake.is_inference():
-                pairs.append((output.variable, name, fake._version - _moved(scope, output.variable)))
+                count = max(fake._version - _moved(scope, output.variable), 0)
+                pairs.append((output.variable, name, count))
     return pairs
 
 
 def emit_versions_of_inputs(scope: Scope) -> list[str]:
     """The statement that sets the counters of the caller's tensors, as they are before statements move them."""
-    return _setting(
-        scope,
-        [
-            f"({name}, {name}_version + {known.writes - _moved(scope, known.variable)})"
-            for known, name in _counted(scope)
-        ],
-    )
+    touched = written_regions(scope.capture.recording)
+    pairs = []
+    for known, name in _counted(scope):
+        count = max(known.writes - _moved(scope, known.variable), 0)
+        if count or known.before.storage in touched:
+            pairs.append(f"({name}, {name}_version + {count})")
+    return _setting(scope, pairs)
 
 
 def emit_last_versions(scope: Scope) -> list[str]:
@@ -106,7 +107,15 @@ def _versions_of_replayed(scope: Scope) -> dict[str, int]:
     hows = [*scope.replay.results, *scope.replay.rebound]
     results = [*scope.capture.results, *(r.result for r in scope.capture.rebindings)]
     return {
-        scope.result(how): result.version
+        scope.result(how): result.version or 0
         for how, result in zip(hows, results, strict=True)
-        if isinstance(how, Replayed) and isinstance(result, TensorResult) and result.version is not None
+        if isinstance(how, Replayed) and isinstance(result, TensorResult) and _counts_apart(scope, result)
     }
+
+
+def _counts_apart(scope: Scope, result: TensorResult) -> bool:
+    """Whether ``result`` has a counter that nothing has set yet, or that statements have moved."""
+    made = {o.variable for o in scope.outputs if isinstance(o, ResultOutput | BaseOutput)}
+    resized = {storage for call in scope.capture.recording for storage, _, _ in call.resized}
+    settled = scope.counters.root(result.variable) in made and not _moved(scope, result.variable)
+    return result.version is not None and (not settled or result.region.storage in resized)
