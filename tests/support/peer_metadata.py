@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch._functorch._aot_autograd import descriptors
 from torch._functorch._aot_autograd.collect_metadata_analysis import run_functionalized_fw_and_collect_metadata
@@ -49,15 +48,18 @@ def peer_facts(
 ) -> Facts:
     """What PyTorch says; ``REFUSAL`` alone where it raises instead."""
     try:
-        metadata = peer_metadata(program, args, keep_input_mutations, static_input_indices)
+        metadata = peer_metadata(
+            program, args, keep_input_mutations=keep_input_mutations, static_input_indices=static_input_indices
+        )
         return _facts(metadata, _descriptions(metadata))
     except (AssertionError, RuntimeError, NotImplementedError) as error:
         return {REFUSAL: f"{type(error).__name__}: {error}"}
 
 
 def peer_metadata(
-    program: Program, args: tuple[Any, ...], keep_input_mutations: bool, static_input_indices: Sequence[int]
+    program: Program, args: tuple[Any, ...], *, keep_input_mutations: bool, static_input_indices: Sequence[int]
 ) -> ViewAndMutationMeta:
+    """PyTorch's own answer, for fakes of ``args``."""
     mode = FakeTensorMode()
     leaves, structure = pytree.tree_flatten(args)
     fakes = [mode.from_tensor(x) if isinstance(x, Tensor) else x for x in leaves]
@@ -87,6 +89,8 @@ def _descriptions(metadata: ViewAndMutationMeta) -> Iterator[GraphResult]:
             case TangentAOTInput(descriptors.IntermediateBaseAOTOutput()):
                 yield IntermediateBaseAOTOutput(bases)
                 bases += 1
+            case _:
+                raise AssertionError(f"a tangent of an unknown kind: {tangent}")
 
 
 def _facts(metadata: ProgramMetadata | ViewAndMutationMeta, descriptions: Iterable[GraphResult]) -> Facts:
