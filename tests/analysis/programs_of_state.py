@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._library.effects import EffectType
 from torch.autograd import Function
 from torch.func import grad, jacfwd, jvp, vmap
 
@@ -289,6 +290,22 @@ def bump(x: Tensor, by: Tensor) -> None:
 def calls_a_custom_operator(x: Tensor, by: Tensor) -> Any:
     bump(x[1], by)
     return x * 1
+
+
+@torch.library.custom_op("purefx_analysis::log", mutates_args=())
+def log(x: Tensor) -> None:
+    """Do something that no tensor shows."""
+
+
+log.register_fake(lambda x: None)
+log.register_effect(EffectType.ORDERED)
+
+
+@program("effects", lambda: (plain(2),))
+def logs_twice(x: Tensor) -> Any:
+    log(x)
+    log(x + 1)
+    return x * 2
 
 
 @program("static", lambda: (torch.nn.Parameter(plain(2)), plain(2)))

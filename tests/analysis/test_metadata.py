@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+import purefx
 from purefx.analysis.metadata import collect_metadata, infer_metadata
 from purefx.analysis.replay import infer_replay
 from purefx.capture.session import capture
 from purefx.errors import AutocastChanged, UnknownArgumentType
 from purefx.metadata import InputAliasInfo, MutationType, OutputType, ProgramMetadata
+from tests.analysis.programs_of_state import logs_twice
 
 Program = Callable[..., Any]
 
@@ -240,3 +242,9 @@ def test_a_view_made_after_a_geometry_write_does_not_repeat_it() -> None:
         return x.t()
 
     assert chain_names(collect_metadata(program)(ones(2, 3)), 0) == ["aten.t.default"]
+
+
+def test_effects_need_no_tokens_since_the_graph_keeps_them_in_order() -> None:
+    calls = [node.args[0] for node in purefx.trace(logs_twice, ones(2)).graph.nodes if "log" in str(node.target)]
+    assert [str(x) for x in calls] == ["args_0", "add_tensor"]
+    assert collect_metadata(logs_twice)(ones(2)).tokens == {}
