@@ -14,6 +14,7 @@ from enum import Enum
 import torch
 
 from purefx.capture.recording import Call
+from purefx.layout import Int
 
 ViewChain = tuple[Call, ...]
 """The recorded calls that make an output from its base, in order."""
@@ -101,6 +102,8 @@ class OutputAliasInfo:
     ``base_idx`` counts arguments for the two ``input`` types, outputs for ``..._base_is_user_output``,
     intermediate bases for the other two ``intermediate`` types, and is None for the rest.
     ``dynamic_dims`` are the dimensions whose size is a symbol, None for what is no tensor.
+    ``requires_grad_for_backward`` is whether autograd has recorded how it was made (``grad_fn``): a leaf, and a
+    view that was made under no_grad of what requires grad, require grad without it.
     """
 
     output_type: OutputType
@@ -108,7 +111,41 @@ class OutputAliasInfo:
     base_idx: int | None
     dynamic_dims: frozenset[int] | None
     requires_grad: bool
+    requires_grad_for_backward: bool
     view_chain: ViewChain
+
+
+@dataclass(frozen=True, slots=True)
+class InputMutationAOTOutput:
+    """The new value of argument ``idx``, which the program wrote so that autograd recorded it."""
+
+    idx: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlainAOTOutput:
+    """Output ``idx``."""
+
+    idx: int
+
+
+@dataclass(frozen=True, slots=True)
+class IntermediateBaseAOTOutput:
+    """Intermediate base ``idx``."""
+
+    idx: int
+
+
+GraphResult = InputMutationAOTOutput | PlainAOTOutput | IntermediateBaseAOTOutput
+"""What the graph returns, by what it is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFormatMeta:
+    """The layout that a tangent is traced with; one that arrives in another at run time is coerced to it."""
+
+    size: tuple[Int, ...]
+    stride: tuple[Int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +156,11 @@ class ProgramMetadata:
     by itself.  ``static_input_indices`` are those that the caller named, and the parameters.
     ``grad_enabled_mutation`` is the grad mode that the program leaves behind, None if it is the one it found.
     ``tokens`` is empty: effects keep their order in the graph.
+
+    ``traced_tangents`` has a fake tensor for each value that the graph returns and that autograd has recorded:
+    written arguments first, then outputs, then intermediate bases.  ``traced_tangents_descs`` says of which
+    value each is the cotangent.  What is made from another value by replay has none: autograd goes through the
+    replayed view.
     """
 
     input_info: tuple[InputAliasInfo, ...]
@@ -128,6 +170,25 @@ class ProgramMetadata:
     static_input_indices: tuple[int, ...]
     grad_enabled_mutation: bool | None
     tokens: Mapping[str, torch.Tensor]
+    traced_tangents: tuple[torch.Tensor, ...]
+    traced_tangents_descs: tuple[GraphResult, ...]
+
+    @property
+    def traced_tangent_metas(self) -> tuple[MemoryFormatMeta, ...]:
+        """The layouts of the tangents."""
+        return tuple(MemoryFormatMeta(tuple(t.shape), t.stride()) for t in self.traced_tangents)
 
 
-__all__ = ["InputAliasInfo", "MutationType", "OutputAliasInfo", "OutputType", "ProgramMetadata", "ViewChain"]
+__all__ = [
+    "GraphResult",
+    "InputAliasInfo",
+    "InputMutationAOTOutput",
+    "IntermediateBaseAOTOutput",
+    "MemoryFormatMeta",
+    "MutationType",
+    "OutputAliasInfo",
+    "OutputType",
+    "PlainAOTOutput",
+    "ProgramMetadata",
+    "ViewChain",
+]

@@ -20,6 +20,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from purefx.analysis.replay import Replay, Replayed, infer_replay
+from purefx.analysis.tangents import history_of, infer_tangents
 from purefx.capture.arguments import Leaf
 from purefx.capture.captured import Capture, Input, Result, TensorResult
 from purefx.capture.recording import Call, Effect, Recording, Region, Storage, Variable
@@ -60,17 +61,26 @@ def infer_metadata(
     """What a caller can observe of ``capture``, whose results are made as ``replay`` says."""
     arguments = arguments_of(capture)
     inputs = _Inputs(capture, keep_input_mutations=keep_input_mutations)
+    input_info = tuple(map(inputs.info, arguments))
     outputs = _Outputs(capture, replay, arguments)
+    output_info = tuple(outputs.info(result) for result in capture.results)
+    tangents = infer_tangents(
+        list(zip(arguments, input_info, strict=True)),
+        list(zip(capture.results, output_info, strict=True)),
+        outputs.saved,
+    )
     parameters = {i for i, known in enumerate(arguments) if known and isinstance(known.tensor, torch.nn.Parameter)}
     left = None if capture.grad_after == capture.grad_before else capture.grad_after
     return ProgramMetadata(
-        input_info=tuple(map(inputs.info, arguments)),
-        output_info=tuple(outputs.info(result) for result in capture.results),
-        num_intermediate_bases=outputs.saved,
+        input_info=input_info,
+        output_info=output_info,
+        num_intermediate_bases=len(outputs.saved),
         keep_input_mutations=keep_input_mutations,
         static_input_indices=tuple(sorted({*static_input_indices, *parameters})),
         grad_enabled_mutation=left,
         tokens=MappingProxyType({}),
+        traced_tangents=tuple(tangent.fake(capture.fake_mode) for tangent in tangents),
+        traced_tangents_descs=tuple(tangent.of for tangent in tangents),
     )
 
 
@@ -183,7 +193,7 @@ def _made(call: Call) -> list[Variable]:
 class _Outputs:
     """How the outputs of one capture relate to what the caller holds.
 
-    ``saved`` counts the bases that the outputs asked about so far have caused to be returned.
+    ``saved`` are the bases that the outputs asked about so far have caused to be returned.
     """
 
     def __init__(self, capture: Capture, replay: Replay, arguments: Sequence[Input | None]) -> None:
@@ -197,15 +207,22 @@ class _Outputs:
         self._bases: dict[Variable, int] = {}
 
     @property
-    def saved(self) -> int:
-        """The number of bases that are returned only so that outputs can be made from them."""
-        return len(self._bases)
+    def saved(self) -> tuple[Region, ...]:
+        """The bases that are returned only so that outputs can be made from them."""
+        regions = {base.variable: base.region for base in self._replay.bases}
+        return tuple(regions[variable] for variable in self._bases)
 
     def info(self, result: Result) -> OutputAliasInfo:
         """How ``result`` relates to the others; to be called in the order of the results."""
         if not isinstance(result, TensorResult):
             return OutputAliasInfo(
-                OutputType.non_alias, type(result.value), None, None, requires_grad=False, view_chain=()
+                OutputType.non_alias,
+                type(result.value),
+                None,
+                None,
+                requires_grad=False,
+                requires_grad_for_backward=False,
+                view_chain=(),
             )
         kind, base, chain = self._relation(result)
         return OutputAliasInfo(
@@ -214,6 +231,7 @@ class _Outputs:
             base_idx=base,
             dynamic_dims=frozenset(i for i, n in enumerate(result.region.geometry.sizes) if is_symbolic(n)),
             requires_grad=result.fake.requires_grad,
+            requires_grad_for_backward=history_of(result.fake) is not None,
             view_chain=chain,
         )
 
@@ -246,7 +264,7 @@ class _Outputs:
 
 
 def _is_custom(result: TensorResult) -> bool:
-    return result.fake.requires_grad and isinstance(result.fake.grad_fn, BackwardCFunction)
+    return isinstance(history_of(result.fake), BackwardCFunction)
 
 
 __all__ = [
