@@ -32,7 +32,6 @@ def with_forward_compiled(model: nn.Module) -> nn.Module:
 WAYS: dict[str, Wrap] = {
     "eager": DistributedDataParallel,
     "DDP of a compiled forward": lambda model: DistributedDataParallel(with_forward_compiled(model)),
-    "compile of DDP": lambda model: purefx.compile(DistributedDataParallel(model)),
     "DDP of torch.compile": lambda model: DistributedDataParallel(torch.compile(model, backend="purefx")),
     "torch.compile of DDP": lambda model: torch.compile(DistributedDataParallel(model), backend="purefx"),
 }
