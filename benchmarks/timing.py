@@ -24,17 +24,17 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table: two times in seconds, and the most that their ratio may be, if there is a most."""
+    """One line of a table: two quantities, such as seconds, and the most that their ratio may be, if anything."""
 
     name: str
-    time: float
+    quantity: float
     compared_with: float
     target: float | None = None
 
     @property
     def ratio(self) -> float:
-        """How many times as long."""
-        return self.time / self.compared_with
+        """How many times as much."""
+        return self.quantity / self.compared_with
 
 
 def is_quick(description: str | None) -> bool:
@@ -71,15 +71,16 @@ def seconds(run: Run, calls: int) -> float:
         gc.enable()
 
 
-def show(title: str, columns: tuple[str, str], rows: list[Row]) -> None:
-    """Print a table; ``columns`` says what was timed and what it is compared with."""
+def show(title: str, columns: tuple[str, str], rows: list[Row], *, spell: Callable[[float], str] | None = None) -> None:
+    """Print a table; ``columns`` says what was measured and what it is compared with, ``spell`` in which unit."""
+    spell = spell or duration
     table = Table(title=title, title_justify="left")
     table.add_column("")
     for heading in (*columns, "ratio", "target"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        times = duration(row.time), duration(row.compared_with)
-        table.add_row(row.name, *times, f"{row.ratio:.2f}", verdict(row))
+        quantities = spell(row.quantity), spell(row.compared_with)
+        table.add_row(row.name, *quantities, f"{row.ratio:.2f}", verdict(row))
     Console().print(table)
 
 

@@ -17,7 +17,7 @@ from rich.progress import track
 from rich.syntax import Syntax
 
 from purefx.report.compare import Difference
-from purefx.report.observe import Raised, attempt
+from purefx.report.observe import Raised
 from tests.programs.generate import seeded_programs
 from tests.programs.program import Program
 from tests.support.oracle import System, differences_from_eager
@@ -39,7 +39,9 @@ class Trial:
 
     def differences(self, program: Program) -> tuple[Difference, ...]:
         """What a caller can tell from eager."""
-        return differences_from_eager(program.function, program.make_arguments, system=self.system, ignore=self.ignore)
+        return differences_from_eager(
+            program.run, program.make_arguments, system=program.under(self.system), ignore=self.ignore
+        )
 
     def smallest(self, program: Program) -> Program:
         """A program that still differs, of which no simpler one that was tried does."""
@@ -50,7 +52,7 @@ class Trial:
 
     def still_differs(self, program: Program) -> bool:
         """Whether the program differs, and has not lost a name."""
-        outcome = attempt(lambda: program.run(*program.make_inputs()))
+        outcome = program.outcome()
         whole = not (isinstance(outcome, Raised) and outcome.type_name in ("NameError", "UnboundLocalError"))
         return whole and bool(self.differences(program))
 

@@ -7,16 +7,28 @@ that raise are kept, as an error is an observation too. Tensors hold small whole
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from purefx.report.observe import Raised
 from tests.programs.program import Program, Statement
-from tests.programs.statements import GEOMETRY_WRITES, VALUES, VIEWS, WRITES, Row, Scope, retyped
+from tests.programs.statements import (
+    AUTOGRAD,
+    FUNCTIONS,
+    GEOMETRY_WRITES,
+    VALUES,
+    VIEWS,
+    WRITES,
+    Row,
+    Scope,
+    retyped,
+)
+from tests.programs.vocabulary import VOCABULARY, tensors
 
 BASES = (
     "torch.arange(16.).reshape(4, 4)",
@@ -39,6 +51,11 @@ LEAVES = (
 )
 HELD = "torch.arange(4.)"
 CONSTANTS = ("None", "3", "2.5", "True", "'text'", "{x}.shape", "{x}.dim()", "{x}.numel()")
+NAMES: dict[str, object] = {"torch": torch, **VOCABULARY}
+LATER = 0.4
+"""How many programs have a caller who does more than to call."""
+AGAIN = 0.2
+"""How much of that is a further call."""
 KEPT_ERRORS = 0.05
 """How many of the writes that eager refuses stay in the program."""
 INPUT_VIEWS: tuple[Row, ...] = (*VIEWS, retyped, retyped)
@@ -58,7 +75,7 @@ class Tape(Random):
 
 def random_program(rng: Random, *, grad: bool = False) -> Program:
     """A program made of the choices of ``rng``; with ``grad`` some inputs are leaves or grown from leaves."""
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         while True:
@@ -84,11 +101,7 @@ def seeded_programs(seeds: range, *, grad: bool | None = None) -> Iterator[tuple
 
 def raises(program: Program) -> bool:
     """Whether eager raises."""
-    try:
-        program.run(*program.make_inputs())
-    except Exception:
-        return True
-    return False
+    return isinstance(program.outcome(), Raised)
 
 
 @dataclass
@@ -103,6 +116,7 @@ class _Author:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     bases: list[str] = field(default_factory=list)
     raises: bool = False
+    program: Callable[..., object] | None = None
 
     def write(self) -> Program:
         """The whole program."""
@@ -112,7 +126,10 @@ class _Author:
         if held:
             self.tensors["w"] = torch.arange(4.0)
         body = [statement for n in range(self.rng.randint(1, 7)) for statement in self._statement(n)]
-        return Program(tuple(setup), tuple(parameters), tuple(body), self._result(), held)
+        program = Program(tuple(setup), tuple(parameters), tuple(body), self._result(), held)
+        if self.raises or self.rng.random() >= LATER:
+            return program
+        return replace(program, later=tuple(self._later(program)))
 
     # ---- inputs
 
@@ -157,7 +174,9 @@ class _Author:
             (WRITES, "{}"),
             (GEOMETRY_WRITES, "{}"),
         )
-        rows, form = self.rng.choices(kinds, weights=(35, 17, 43, 5))[0]
+        if self.grad:
+            kinds += ((FUNCTIONS, f"v{n} = {{}}"), (AUTOGRAD, "{}"))
+        rows, form = self.rng.choices(kinds, weights=(35, 17, 43, 5, 6, 8)[: len(kinds)])[0]
         names = [name for name in self.tensors if name != "w" or rows is not GEOMETRY_WRITES]
         no_grad = self.rng.random() < (0.15 if self.grad else 0.04)
         return self._try(rows, self._recent(names), form, no_grad=no_grad)
@@ -186,10 +205,31 @@ class _Author:
         except Exception:
             return ""
 
+    # ---- what the caller does later
+
+    def _later(self, program: Program) -> list[Statement]:
+        """Writes to arguments and results, one after another, and further calls."""
+        found = tensors(eval(program.result, {**NAMES, **self.tensors}))
+        names = {*program.parameters, *(["w"] if program.held else [])}
+        self.tensors = {name: tensor for name, tensor in self.tensors.items() if name in names}
+        self.tensors |= {f"r{n}": tensor for n, tensor in enumerate(found)}
+        self.program = program.function
+        return [statement for _ in range(self.rng.randint(1, 3)) for statement in self._later_statement(program)]
+
+    def _later_statement(self, program: Program) -> list[Statement]:
+        if not self.tensors:
+            return []
+        rows: tuple[Row, ...] = WRITES
+        if self.rng.random() < AGAIN:
+            call = f"program({', '.join(program.parameters)})"
+            rows = (lambda s, x, t: call,)
+        no_grad = self.rng.random() < (0.3 if self.grad else 0.04)
+        return self._try(rows, self._recent(list(self.tensors)), "{}", no_grad=no_grad)
+
     def _say(self, text: str, *, no_grad: bool = False) -> list[Statement]:
         """The statement, run on the tensors."""
         statement = Statement(text, no_grad)
-        names: dict[str, object] = {"torch": torch, **self.tensors}
+        names: dict[str, object] = {**NAMES, "program": self.program, **self.tensors}
         exec("\n".join(statement.lines()), names)
         self.tensors = {name: value for name, value in names.items() if isinstance(value, Tensor)}
         return [statement]
@@ -225,7 +265,7 @@ class _Author:
     def _view_of(self, name: str) -> str:
         text = self._text(VIEWS, name)
         try:
-            eval(text, {"torch": torch, **self.tensors})
+            eval(text, {**NAMES, **self.tensors})
         except Exception:
             return name
         return text

@@ -9,14 +9,18 @@ import linecache
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from typing import cast
 
+import torch
 from torch import Tensor
 
 from purefx.report.check import Held
-from purefx.report.observe import Arguments
+from purefx.report.observe import Arguments, Raised, attempt
+from tests.programs import vocabulary
+from tests.programs.vocabulary import VOCABULARY
+from tests.support.oracle import System
 
 _numbers = count()
 
@@ -35,20 +39,38 @@ class Statement:
 
 @dataclass(frozen=True)
 class Program:
-    """Inputs, statements and result; ``held`` makes the tensor ``w``, a global that the function reads."""
+    """Inputs, statements and result; ``held`` makes the tensor ``w``, a global that the function reads.
+
+    ``later`` is what the caller does after the call, with the arguments, the tensors ``r0``, ``r1``, ... of the
+    result, and ``program`` itself.
+    """
 
     setup: tuple[Statement, ...]
     parameters: tuple[str, ...]
     body: tuple[Statement, ...]
     result: str
     held: str | None = None
+    later: tuple[Statement, ...] = ()
 
     def source(self) -> str:
-        """The program as Python: ``make_inputs`` and ``program``."""
+        """The program as Python: ``make_inputs``, ``program`` and, if it does more than call that, ``caller``."""
         held = [f"w = {self.held}", ""] if self.held else []
         inputs = _function("make_inputs", (), self.setup, f"({', '.join(self.parameters)},)")
         program = _function("program", self.parameters, self.body, self.result)
-        return "\n".join(["import torch", "", *held, *inputs, "", *program, ""])
+        caller = self._caller() if self.later else []
+        lines = [*held, *inputs, "", *program, "", *caller, ""]
+        words = set(re.findall(r"\w+", " ".join(lines)))
+        used = ", ".join(name for name in VOCABULARY if name in words)
+        imports = ["import torch", *([f"from {vocabulary.__name__} import {used}"] if used else []), ""]
+        return "\n".join([*imports, *lines])
+
+    def _caller(self) -> list[str]:
+        """The call, names for the tensors of its result, and what is done with them."""
+        call = f"program({', '.join(self.parameters)})"
+        names = {name for statement in self.later for name in re.findall(r"\br(\d+)\b", statement.text)}
+        named = [Statement(f"r{n} = tensors(result)[{n}]") for n in sorted(map(int, names))]
+        body = (Statement(f"result = {call}"), *named, *self.later)
+        return _function("caller", ("program", *self.parameters), body, "result")
 
     def __str__(self) -> str:
         return self.source()
@@ -68,12 +90,25 @@ class Program:
 
     @property
     def function(self) -> Callable[..., object]:
-        """The program as a function of its inputs."""
+        """The program as a function of its inputs, without what the caller does later."""
         return cast(Callable[..., object], self._namespace["program"])
 
     def run(self, *inputs: object) -> object:
-        """The result for these inputs, which the program may write to."""
-        return self.function(*inputs)
+        """The result for these inputs, after all that the caller does."""
+        return self.run_as(self.function)(*inputs)
+
+    def run_as(self, function: Callable[..., object]) -> Callable[..., object]:
+        """What the caller does, with ``function`` in the place of the program."""
+        return partial(cast(Callable[..., object], self._namespace["caller"]), function) if self.later else function
+
+    def under(self, system: System) -> System:
+        """The system that makes of ``run`` the same caller, whose program is made by ``system``."""
+        return lambda _: self.run_as(system(self.function))
+
+    def outcome(self) -> object | Raised:
+        """The result in eager, or the error."""
+        with torch.set_grad_enabled(torch.is_grad_enabled()):
+            return attempt(lambda: self.run(*self.make_inputs()))
 
     def make_inputs(self) -> tuple[Tensor, ...]:
         """Fresh inputs, equal each time; what the function holds is put back too."""
@@ -92,7 +127,9 @@ class Program:
         results = ("None", *dict.fromkeys(names), together)
         for result in results:
             if len(result) < len(self.result):
-                yield replace(self, result=result)
+                yield replace(self, result=result, later=())
+        for n in range(len(self.later)):
+            yield replace(self, later=self.later[:n] + self.later[n + 1 :])
         for n in reversed(range(len(self.body))):
             yield replace(self, body=self.body[:n] + self.body[n + 1 :])
 

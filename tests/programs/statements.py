@@ -259,3 +259,22 @@ GEOMETRY_WRITES: tuple[Row, ...] = (
     lambda s, x, t: f"{x}.detach_()",
 )
 """Rare, and never on what the function holds."""
+
+FUNCTIONS: tuple[Row, ...] = (
+    lambda s, x, t: f"Square.apply({x})",
+    lambda s, x, t: f"Negate.apply({x})",
+    lambda s, x, t: f"View.apply({x})",
+    lambda s, x, t: f"Compare.apply({x}, {s.small()})[0]",
+    lambda s, x, t: f"Compare.apply({x}, {s.small()})[1]",
+)
+"""Where gradients are needed."""
+
+AUTOGRAD: tuple[Row, ...] = (
+    lambda s, x, t: f"{x}.requires_grad_()",
+    lambda s, x, t: f"{x}.requires_grad_()",
+    lambda s, x, t: f"{x}.requires_grad_(False)",
+    lambda s, x, t: f"{x}.detach_()",
+    lambda s, x, t: f"torch.set_grad_enabled({s.rng.random() < 0.5})",
+    lambda s, x, t: f"{x}.register_hook(lambda gradient: gradient * 2)" if x.startswith("v") else "",
+)
+"""What changes the state of autograd, where gradients are needed; no hooks on what the caller holds."""
