@@ -6,6 +6,7 @@ Nothing else in the package names a private part of ``torch``; when PyTorch move
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -96,6 +97,15 @@ def copy_view_rules(fake: torch.Tensor, tensor: torch.Tensor) -> None:
     """
     if fake._is_view() and not fake.is_inference():
         torch._C._autograd._set_creation_meta(fake, torch._C._autograd._get_creation_meta(tensor))
+
+
+def holders_in_python(tensor: torch.Tensor) -> int:
+    """How many references Python has to ``tensor``, the caller's own among them.
+
+    While others than Python hold it (a graph of gradients), PyTorch has one reference of its own.
+    """
+    others = tensor._use_count() > 1
+    return sys.getrefcount(tensor) - 2 - others
 
 
 def keeps_graph() -> bool:

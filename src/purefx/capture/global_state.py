@@ -7,8 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from purefx._torch import autocast_state, restore_autocast, without_modes
-from purefx.capture.frames import current_line
+from purefx._torch import autocast_state, restore_autocast
 from purefx.errors import AutocastChanged, GlobalStateChanged
 
 
@@ -38,21 +37,8 @@ def unchanged_globals() -> Iterator[list[bool]]:
             raise GlobalStateChanged(
                 "the program leaves another default dtype", where=None, remedy="pass dtype= where tensors are made"
             )
-        check_random_state(seed)
     finally:
         torch.set_grad_enabled(grad)
         restore_autocast(autocast)
         torch.set_default_dtype(dtype)
         torch.set_rng_state(seed)
-
-
-def check_random_state(seed: torch.Tensor) -> None:
-    """Refuse a program that has set the random state, which was ``seed`` when it began: fakes draw no numbers."""
-    with without_modes():
-        if torch.equal(torch.get_rng_state(), seed):
-            return
-    raise GlobalStateChanged(
-        "the program sets the random state",
-        where=current_line(),
-        remedy="call torch.manual_seed outside the function",
-    )

@@ -21,6 +21,7 @@ from purefx._torch import (
     running_fake_kernels,
     without_modes,
 )
+from purefx.capture.chance import Chance, is_same_draw
 from purefx.capture.effects import (
     Change,
     Outcome,
@@ -36,7 +37,6 @@ from purefx.capture.effects import (
     written_tensors,
 )
 from purefx.capture.frames import current_line
-from purefx.capture.global_state import check_random_state
 from purefx.capture.recording import (
     Call,
     Constant,
@@ -85,7 +85,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self.recording = Recording()
         self._tensors = Tensors(self.recording)
         self._lift = lift
-        self._seed = torch.get_rng_state()
+        self.chance = Chance()
         self._detached: tuple[weakref.ref[torch.Tensor], tuple[torch.Tensor, ...], Call] | None = None
         self._viewed: tuple[torch.Tensor, ...] = ()
 
@@ -105,8 +105,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             func = aten.zeros.default
         kwargs = with_dtype(func, args, kwargs)
         check_supported(func, kwargs)
-        if isinstance(func, OpOverload) and facts(func).random:
-            check_random_state(self._seed)
+        random = isinstance(func, OpOverload) and facts(func).random
+        earlier = self.chance.earlier() if random else None
         given: Passed = (map_tree(self._as_fake, args), map_tree(self._as_fake, kwargs))
         recorded: Passed = (map_tree(self._operand, given[0]), map_tree(self._operand, given[1]))
         if func is aten._local_scalar_dense.default:
@@ -115,10 +115,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
                 return known
         result = self._run(func, given, recorded)
         self._append(func, recorded, result, given)
+        if random:
+            self.chance.note(self._drawn(earlier))
         if func is aten.detach.default:
             self._detached = (weakref.ref(result), (given[0][0], *self._viewed), self.recording.calls[-1])
         self._viewed = (given[0][0],) if func is aten.view.dtype else ()  # autograd detaches what this returns
         return result
+
+    def _drawn(self, earlier: Call | None) -> Call:
+        """The random call that has just run; ``earlier`` drew the same numbers."""
+        call = self.recording.calls[-1]
+        if earlier is not None:
+            if earlier.op is not call.op or not is_same_draw(earlier, call.operands, call.outputs):
+                raise UnsupportedOperator(
+                    f"{call.op} draws again, after the random state was set back, what {earlier.op} drew",
+                    where=current_line(),
+                    remedy="draw the numbers once, and use them twice",
+                )
+            call.repeats = earlier
+        return call
 
     def settle_detach(self) -> None:
         """Tell ``x.data`` from ``x.detach()``, once the tensor that came of it counts its writes."""

@@ -127,7 +127,10 @@ Resize = tuple[Storage, Int, Int]
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """One operator as it ran.  ``results`` is the tree that it returned."""
+    """One operator as it ran.  ``results`` is the tree that it returned.
+
+    ``repeats`` is an earlier random call whose numbers this one draws again.
+    """
 
     op: Operator
     args: tuple[Tree, ...]
@@ -141,6 +144,7 @@ class Call:
     where: SourceLine | None
     fresh: tuple[Storage, ...] = ()
     resized: tuple[Resize, ...] = ()
+    repeats: Call | None = None
 
     @property
     def overload(self) -> OpOverload:

@@ -90,6 +90,7 @@ class _Session:
                     known.writes = -_version(known.fake)
                 outputs = self._call(args, kwargs)
                 self._recorder.settle_detach()
+                self._recorder.chance.check_kept()
                 check_arguments(given, (args, kwargs))
                 rebindings = tuple(self._rebindings(swapped))
             leaves, structure = pytree.tree_flatten(outputs)
@@ -97,7 +98,9 @@ class _Session:
             self._read_inputs()
             bound = [rebinding.result for rebinding in rebindings]
             returned = [r.fake for r in [*results, *bound] if isinstance(r, TensorResult)]
-            check_nothing_escaped(self._recorder.alive(), [*self._fakes.made(), *returned])
+            has_graph = any(r.requires_grad for r in returned) or any(i.edge is not None for i in self._inputs.values())
+            roots = (self._function, *args, *kwargs.values()) if has_graph else ()
+            check_nothing_escaped(self._recorder.alive(), [*self._fakes.made(), *returned], roots)
         modules = tuple((o.name, o.value) for o in self._owners if isinstance(o.value, torch.nn.Module))
         return Capture(
             self._function, self._recorder.recording, self._flat, tuple(self._inputs.values()), modules, results,
@@ -110,6 +113,7 @@ class _Session:
         """Enter the run once more, with fakes again where the program reaches tensors by itself."""
         with without_modes(), unchanged_globals(), refusals(), quiet_fake_tensors():  # noqa: SIM117 - order matters
             with fake_variables(self._function, self._make), fake_owners(self._owners, self._make):
+                self._recorder.chance.resume()
                 with self._fakes.mode, self._recorder:
                     yield Resumed(self._recorder, lambda: tuple(self._inputs.values()))
                 self._put_back()

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import fx
 
-from purefx._torch import HigherOrderOperator, ShapeEnv, free_unbacked_symbols
+from purefx._torch import HigherOrderOperator, OpOverload, ShapeEnv, free_unbacked_symbols
 from purefx.analysis.replay import Fresh, Plain, Replay
 from purefx.capture.captured import Capture, Input
 from purefx.capture.recording import SYMBOLS, Call, Constant, Effect, Operand, Recording, Region, Storage, map_tree, restrided
@@ -42,7 +42,7 @@ from purefx.functional.signature import (
 from purefx.functional.verify import check_functional
 from purefx.functional.writes import InPlace, Writer
 from purefx.layout import holds, same
-from purefx.operators import aten
+from purefx.operators import aten, facts
 
 
 def functionalize(capture: Capture, replay: Replay) -> Functional:
@@ -83,6 +83,7 @@ class Rewriter:
         self._writer = Writer(self.builder, self.memory)
         self.roots: list[tuple[Root, Content]] = []
         self.owned: dict[fx.Node, Storage] = {}
+        self._drawn: dict[Call, dict[Region, Value]] = {}
         self.graph = self.builder.graph
         self.given: list[GraphInput] = []
         self.outputs: list[tuple[GraphOutput, Any]] = []
@@ -159,12 +160,26 @@ class Rewriter:
     def _rewrite(self, call: Call) -> None:
         for storage, before, after in call.resized:
             self.memory.grow(storage, before, after)
-        if isinstance(call.op, HigherOrderOperator):
+        if call.repeats is not None:
+            self._draw_again(call, self._drawn[call.repeats])
+        elif isinstance(call.op, HigherOrderOperator):
             self._pure(with_bodies(call, self.builder, _rewrite_body))
         elif call.effect is Effect.WRITE:
             self._writer.write(call)
         elif call.effect is Effect.NONE or call.fresh:
             self._pure(call)
+        if isinstance(call.op, OpOverload) and facts(call.op).random:
+            self._drawn[call] = {o.region: self.memory.read(o.region) for o in (*call.written, *call.outputs)}
+
+    def _draw_again(self, call: Call, drawn: dict[Region, Value]) -> None:
+        """The numbers that a random call drew before."""
+        assert call.repeats is not None  # asked of such calls
+        values = {new: drawn[old.region] for new, old in zip(call.outputs, call.repeats.outputs, strict=True)}
+        written = {o.variable for o in call.written}
+        fresh = [v for o, v in values.items() if o.region.storage in call.fresh and o.variable not in written]
+        self.memory.define(call, fresh)
+        for operand in call.written:
+            self.memory.write(operand.region, values[operand])
 
     def _pure(self, call: Call) -> None:
         """A call that writes nothing: the same call on the present values of its operands."""
