@@ -19,6 +19,7 @@ TARGETS = [
     "aliased_inputs.py:two_dtypes",
     "batchnorm_train_mode.py:network",
     "llama_decode.py:step",
+    "train.py:model",
 ]
 
 
@@ -30,6 +31,11 @@ def printed_by(name: str, capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_llama_decodes_as_in_eager(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
     assert "same as eager: 1 prefill, 8 decode steps" in printed_by("llama_decode.py", capsys)
+
+
+def test_a_llama_trains_as_in_eager(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    assert "same as eager: 2 optimizers, 5 steps" in printed_by("train.py", capsys)
 
 
 def test_batch_normalisation_updates_its_buffers_as_in_eager(capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,6 +156,21 @@ def retyped(scope: Scope, name: str, tensor: Tensor) -> str:
     return f"{name}.view(torch.{same_size[tensor.dtype]})"
 
 
+def _hook(scope: Scope, name: str, tensor: Tensor) -> str:
+    """A hook on what the program has computed: not on what the caller holds, nor on views.
+
+    PyTorch itself crashes on ``y = x.view(-1); y.detach().zero_(); y.register_hook(...)`` for a leaf ``x``
+    if grad mode is off.
+    """
+    given = [scope.tensors[name] for name in "abcdw" if name in scope.tensors]
+    computed = [
+        name
+        for name, value in scope.tensors.items()
+        if value.requires_grad and not value._is_view() and all(value is not known for known in given)
+    ]
+    return f"{scope.rng.choice(computed)}.register_hook(lambda gradient: gradient * 2)"
+
+
 Row: TypeAlias = Callable[[Scope, str, Tensor], str]
 
 VIEWS: tuple[Row, ...] = (
@@ -275,6 +290,7 @@ AUTOGRAD: tuple[Row, ...] = (
     lambda s, x, t: f"{x}.requires_grad_(False)",
     lambda s, x, t: f"{x}.detach_()",
     lambda s, x, t: f"torch.set_grad_enabled({s.rng.random() < 0.5})",
-    lambda s, x, t: f"{x}.register_hook(lambda gradient: gradient * 2)" if x.startswith("v") else "",
+    _hook,
+    _hook,
 )
-"""What changes the state of autograd, where gradients are needed; no hooks on what the caller holds."""
+"""What changes the state of autograd, where gradients are needed."""
