@@ -23,6 +23,8 @@ from torch._subclasses.fake_tensor import (  # fake tensors have no public const
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
+from functorch.compile import min_cut_rematerialization_partition as min_cut_partition  # public; torch has no other
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp  # gives nodes the fake values that partitioners read
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     GuardOnDataDependentSymNode,
@@ -42,6 +44,7 @@ __all__ = [
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
+    "FakeTensorProp",
     "GuardOnDataDependentSymNode",
     "HigherOrderOperator",
     "OpOverload",
@@ -53,6 +56,7 @@ __all__ = [
     "UnsupportedFakeTensorException",
     "UnsupportedOperatorException",
     "free_unbacked_symbols",
+    "min_cut_partition",
     "pytree",
     "sympy_interp",
 ]

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import purefx.report.check as checking
 from purefx._torch import pytree
+from purefx.autodiff.partition import Partition
 from purefx.capture.captured import name_of
 from purefx.errors import PurefxError
 from purefx.pipeline import Backend, Stages, build, build_without_backend, compile_graph, graph_module, run_stages
@@ -57,18 +58,21 @@ def trace(function: Callable[..., Any], *args: Any, dynamic: bool = False, **kwa
     return Program(stages, module, build(stages, module.forward))
 
 
-def compile(function: Callable[P, R], backend: Backend | None = None) -> Callable[P, R]:
+def compile(
+    function: Callable[P, R], backend: Backend | None = None, *, partition: Partition = "default"
+) -> Callable[P, R]:
     """``function``, a callable or a module, compiled for each kind of arguments that it is called with.
 
     ``backend`` takes the functional graph and example inputs and returns a callable with the graph's signature;
     without one the graph runs as it is.  A call that no specialisation fits is captured anew, and the logger
-    ``purefx`` tells at level INFO why; the least recently used of more than ``CACHE_SIZE`` is dropped.  Raises
-    TypeError where one of the two cannot be called.
+    ``purefx`` tells at level INFO why; the least recently used of more than ``CACHE_SIZE`` is dropped.  ``partition``
+    decides what a call keeps for its backward: what autograd saves in eager, or what PyTorch's "min_cut" keeps, or what
+    a partitioner of your own does.  Raises TypeError where function or backend cannot be called.
     """
     _check_callable("function", function)
     if backend is not None:
         _check_callable("backend", backend)
-    compiled = Compiled(function, backend)
+    compiled = Compiled(function, backend, partition=partition)
     functools.update_wrapper(compiled, function, updated=())  # not the attributes: a module's are its own
     return compiled
 
@@ -81,7 +85,10 @@ def _check_callable(role: str, given: object) -> None:
 class Compiled:
     """A compiled function.  ``specialisations`` are tried from the most recently used on."""
 
-    def __init__(self, function: Callable[..., Any], backend: Backend | None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], backend: Backend | None, *, partition: Partition = "default"
+    ) -> None:
+        self._partition: Partition = partition
         self.function = function
         self.backend = backend
         self.specialisations: OrderedDict[int, tuple[Any, Wrapper]] = OrderedDict()
@@ -115,7 +122,7 @@ class Compiled:
         return f"it does not hold that {find_failing(stages, wrapper, leaves)}"
 
     def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> Wrapper:
-        stages = run_stages(self.function, args, kwargs, dynamic=False)
+        stages = run_stages(self.function, args, kwargs, dynamic=False, partition=self._partition)
         if self.backend is None:
             wrapper = build_without_backend(stages)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any
 
 from torch import fx
 
@@ -14,22 +14,14 @@ from purefx.analysis.gradients import check_gradients
 from purefx.analysis.replay import Replay, infer_replay
 from purefx.autodiff.backward import Pattern
 from purefx.autodiff.joint import Joint, derive, functionalize_jointly
+from purefx.autodiff.partition import Partition
 from purefx.capture.captured import Capture, name_of
-from purefx.capture.fakes import fake_like
-from purefx.capture.recording import Region
 from purefx.capture.session import capture
 from purefx.errors import BackendFailed, UnsupportedOperator
 from purefx.functional.known import find_number
 from purefx.functional.reinplace import with_in_place_writes
-from purefx.functional.signature import (
-    Functional,
-    GraphInput,
-    ResidualInput,
-    RootInput,
-    SymbolInput,
-    TangentInput,
-    module_of,
-)
+from purefx.functional.examples import example_of, example_of_value
+from purefx.functional.signature import Functional, RootInput, module_of
 from purefx.layout import NotViewable
 from purefx.runtime.derivatives import backward_graph
 from purefx.runtime.differentiable import BackwardGraph, Derivatives
@@ -55,14 +47,24 @@ class Stages:
     joint: Joint | None = None
 
 
-def run_stages(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool) -> Stages:
-    """Capture a call of ``function`` and make its functional graph; the arguments are only read."""
+def run_stages(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    dynamic: bool,
+    partition: Partition = "default",
+) -> Stages:
+    """Capture a call of ``function`` and make its functional graph; the arguments are only read.
+
+    ``partition`` decides what is kept for the backward.
+    """
     try:
         with _ONE_AT_A_TIME:
             captured = capture(function, args, kwargs, dynamic=dynamic, known=find_number)
         replay = infer_replay(captured)
         check_gradients(captured)
-        return Stages(captured, replay, *functionalize_jointly(captured, replay))
+        return Stages(captured, replay, *functionalize_jointly(captured, replay, partition))
     except NotViewable as error:  # a fake kernel has accepted what the operator's own kernel does not
         raise UnsupportedOperator(
             f"the sizes that fake tensors gave cannot be: {error}",
@@ -127,11 +129,10 @@ def compile_functional(capture: Capture, functional: Functional, backend: Backen
     The backend gets fake tensors as example inputs, and each node's fake value as ``meta["val"]``.
     """
     module = module_of(functional)
-    examples = [_example(capture, given) for given in functional.inputs]
-    storages = capture.recording.storages
+    examples = [example_of(capture, given) for given in functional.inputs]
     with without_modes():
-        for node, value in functional.values.items() if storages else ():
-            node.meta["val"] = fake_like(Region(storages[0], value.geometry, value.dtype), capture.fake_mode)
+        for node, value in functional.values.items():
+            node.meta["val"] = example_of_value(capture, value)
     try:
         compiled = backend(module, examples)
     except Exception as error:
@@ -155,21 +156,3 @@ def _checked(compiled: Callable[..., Any], count: int, name: str) -> Callable[..
         return outputs
 
     return graph
-
-
-def _example(capture: Capture, given: GraphInput) -> Any:
-    """A fake tensor, or a symbol, that looks like the graph input ``given``."""
-    match given:
-        case RootInput(_, root):
-            return fake_like(root.region, capture.fake_mode)
-        case TangentInput(_, _, region):
-            return fake_like(region, capture.fake_mode)
-        case SymbolInput(_, symbol):
-            return symbol
-        case ResidualInput(_, value) if value is not None:
-            region = Region(capture.recording.storages[0], value.geometry, value.dtype)
-            return fake_like(region, capture.fake_mode)
-        case ResidualInput(symbol=symbol):
-            return symbol
-        case _:
-            assert_never(given)

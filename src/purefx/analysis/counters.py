@@ -1,9 +1,9 @@
 """Which tensors count their writes together, and which views are older than the last write of what they show.
 
-    v = x[0]          older: autograd makes its history anew when it is asked for, or raises
-    x.add_(1)
-    w = x[1]          not older
-    x.data            counts by itself
+v = x[0]          older: autograd makes its history anew when it is asked for, or raises
+x.add_(1)
+w = x[1]          not older
+x.data            counts by itself
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What autograd can see of a program: the tensors to which gradients flow, and whose history a write has changed.
 
-    def f(x, w):                  targets         x and w, as they were before the call
-        x.mul_(w)                 changed         x: its history is another after the call
-        return x.sum()
+def f(x, w):                  targets         x and w, as they were before the call
+    x.mul_(w)                 changed         x: its history is another after the call
+    return x.sum()
 """
 
 from __future__ import annotations
@@ -129,7 +129,9 @@ def check_gradients(capture: Capture) -> None:
     """Raise GradientsRefused for what the program does to autograd's state of the caller's tensors and is not kept."""
     for known in capture.inputs:
         if known.was_leaf and is_begun(known.fake) and known.fake.grad is not known.grad:
-            raise _refusal(f"the program sets the gradient of {known.name}", "use torch.autograd.grad inside, and return")
+            raise _refusal(
+                f"the program sets the gradient of {known.name}", "use torch.autograd.grad inside, and return"
+            )
 
 
 def _refusal(what: str, remedy: str) -> GradientsRefused:

@@ -1,16 +1,18 @@
 """Recording the backward: the engine of autograd runs on the fakes of the run, and the recorder writes on.
 
-    slots      where gradients enter: results, bases and written memory that require grad after the call
-    targets    where they leave (`purefx.analysis.gradients`)
-    pattern    which slots were given a tangent: eager leaves out what nobody differentiates, and so does each backward
+slots      where gradients enter: results, bases and written memory that require grad after the call
+targets    where they leave (`purefx.analysis.gradients`)
+pattern    which slots were given a tangent: eager leaves out what nobody differentiates, and so does each backward
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from purefx._torch import resolve_op, without_modes
 from purefx.analysis.gradients import Target, has_own_history, results_of
@@ -105,19 +107,50 @@ def run_backward(capture: Capture, slots: Sequence[Slot], targets: Sequence[Targ
                 given = [(i, _shown(slot, recorder)) for i, slot in enumerate(slots) if pattern[i]]
             start = len(calls)
             tangents = [_tangent(fake, recorder, capture) for _, fake in given]
-            gradients = torch.autograd.grad(
-                [fake for _, fake in given],
-                [target.edge for target in targets],
-                tangents,
-                retain_graph=True,
-                allow_unused=True,
-            )
+            gradients = _gradients([fake for _, fake in given], targets, tangents)
             regions = tuple(None if g is None else recorder.region(g) for g in gradients)
             segment = tuple(calls[start:])
         finally:
             del calls[before:]
     shown = tuple((i, recorder.region(t)) for (i, _), t in zip(given, tangents, strict=True))
     return Backward(recorder.recording, segment, shown, regions, resumed.inputs()[known:])
+
+
+def _gradients(
+    outputs: list[torch.Tensor], targets: Sequence[Target], tangents: list[torch.Tensor]
+) -> Sequence[torch.Tensor | None]:
+    """The gradients of ``targets``.
+
+    Rule: a function may run a backward of its own in its backward, and ask for one that accumulates (the reentrant
+    checkpoint).  Then gradients are taken where they arrive, and what was accumulated is taken away again.
+    """
+    edges = [target.edge for target in targets]
+    try:
+        return torch.autograd.grad(outputs, edges, tangents, retain_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error):
+            raise
+    arrived: dict[int, torch.Tensor] = {}
+    leaves = [target.source.fake for target in targets if isinstance(target.source, Input)]
+    before = [leaf.grad if leaf.is_leaf else None for leaf in leaves]
+    hooks = [edge.node.register_prehook(partial(_arrive, arrived, i, edge)) for i, edge in enumerate(edges)]
+    try:
+        torch.autograd.backward(outputs, tangents, retain_graph=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for leaf, gradient in zip(leaves, before, strict=True):
+            if leaf.is_leaf:
+                leaf.grad = gradient
+    return [arrived.get(i) for i in range(len(targets))]
+
+
+def _arrive(
+    arrived: dict[int, torch.Tensor], i: int, edge: GradientEdge, gradients: tuple[torch.Tensor | None, ...]
+) -> None:
+    gradient = gradients[edge.output_nr]
+    if gradient is not None:
+        arrived[i] = arrived[i] + gradient if i in arrived else gradient
 
 
 def _shown(slot: Slot, recorder: Recorder) -> torch.Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from purefx.analysis.gradients import Target, infer_targets, stop_at_views
 from purefx.analysis.replay import Replay
 from purefx.autodiff.backward import Backward, Pattern, Slot, infer_slots, run_backward
+from purefx.autodiff.partition import Partition, choose_saved, partition_function, recompute
 from purefx.capture.captured import Capture
 from purefx.capture.recording import Effect, Storage
 from purefx.errors import UnsupportedOperator
@@ -24,7 +25,8 @@ class Joint:
     """What autograd sees of a program: gradients enter at ``slots`` and leave at ``targets``.
 
     ``backwards`` are the functional backward graphs so far, by which slots have a tangent; ``residuals`` says of each
-    value that crosses (by the name of its node in the forward graph) which memory or which output it is.
+    value that crosses (by the name of its node in the forward graph) which memory or which output it is.  ``saved`` are
+    the values that a partition keeps, where one was asked for.
     """
 
     slots: tuple[Slot, ...]
@@ -33,6 +35,7 @@ class Joint:
     residuals: dict[str, RootInput | GraphOutput]
     raised: dict[Pattern, RuntimeError]
     storages_read: frozenset[Storage]
+    saved: frozenset[str] | None
 
     @property
     def tensor_names(self) -> list[str]:
@@ -56,7 +59,9 @@ class Joint:
         return {name: values[name] for name in self.residuals}
 
 
-def functionalize_jointly(capture: Capture, replay: Replay) -> tuple[Functional, Joint | None]:
+def functionalize_jointly(
+    capture: Capture, replay: Replay, partition: Partition = "default"
+) -> tuple[Functional, Joint | None]:
     """The functional graph of ``capture``, and of its backward where autograd sees anything of it."""
     rewriter = _rewriter(capture, replay)
     slots = infer_slots(capture, replay, [output for output, _ in rewriter.outputs])
@@ -82,10 +87,15 @@ def functionalize_jointly(capture: Capture, replay: Replay) -> tuple[Functional,
         if call.effect is Effect.NONE or call.op is aten.detach.default
         for operand in call.operands
     )
+    saved: frozenset[str] | None = None
+    if partition != "default" and everything in backwards:
+        saved = choose_saved(capture, rewriter, backwards[everything], partition_function(partition))
+        values = rewriter.builder.values
+        backwards = {p: recompute(rewriter.graph, values, graph, saved) for p, graph in backwards.items()}
     names = dict.fromkeys(name for graph in backwards.values() for name in _residuals_of(graph))
     added, sources = residual_outputs(rewriter, names)
     functional = rewriter.finish(added)
-    return functional, Joint(slots, targets, backwards, dict(zip(names, sources, strict=True)), raised, read)
+    return functional, Joint(slots, targets, backwards, dict(zip(names, sources, strict=True)), raised, read, saved)
 
 
 def derive(capture: Capture, replay: Replay, joint: Joint, pattern: Pattern) -> Functional:
@@ -96,7 +106,10 @@ def derive(capture: Capture, replay: Replay, joint: Joint, pattern: Pattern) -> 
     if pattern in joint.raised:
         raise joint.raised[pattern]
     backward = run_backward(capture, joint.slots, joint.targets, pattern)
-    graph = rewrite_backward(_rewriter(capture, replay), backward)
+    rewriter = _rewriter(capture, replay)
+    graph = rewrite_backward(rewriter, backward)
+    if joint.saved is not None:
+        graph = recompute(rewriter.graph, rewriter.builder.values, graph, frozenset(joint.residuals))
     missing = [name for name in _residuals_of(graph) if name not in joint.residuals]
     if missing:
         raise UnsupportedOperator(
@@ -130,4 +143,3 @@ def _one_by_one(
 
 def _residuals_of(graph: Functional) -> Iterable[str]:
     return (given.name for given in graph.inputs if isinstance(given, ResidualInput))
-

@@ -1,7 +1,7 @@
 """The random state during a run: fakes draw no numbers, so that each random call moves the state on by itself.
 
-    state s0: dropout, first block      state s1: dropout, second block
-    checkpoint sets s0 again            dropout at s0 is the first one, which is not drawn again
+state s0: dropout, first block      state s1: dropout, second block
+checkpoint sets s0 again            dropout at s0 is the first one, which is not drawn again
 """
 
 from __future__ import annotations

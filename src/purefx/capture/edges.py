@@ -1,8 +1,8 @@
 """Where gradients leave a program: the edges of the caller's tensors in the graph that autograd records.
 
-    x, a leaf                 a fake leaf: writing to it in place raises as it does in eager
-    x * 2, no leaf            a fake whose history is one node, `Beginning`
-    x[0], a view              a view of the fake of x
+x, a leaf                 a fake leaf: writing to it in place raises as it does in eager
+x * 2, no leaf            a fake whose history is one node, `Beginning`
+x[0], a view              a view of the fake of x
 """
 
 from __future__ import annotations

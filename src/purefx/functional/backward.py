@@ -143,8 +143,10 @@ class _BackwardRewriter:
     def _is_taken(self, value: Value) -> bool:
         """Whether the caller, the forward or another gradient has the memory of ``value``."""
         origin = value.origin
-        return origin.graph is not self.rewriter.builder.graph or origin in self.rewriter.owned or (
-            origin.op != "call_function"
+        return (
+            origin.graph is not self.rewriter.builder.graph
+            or origin in self.rewriter.owned
+            or (origin.op != "call_function")
         )
 
     def _writes(self, contents: list[tuple[Root, Content]]) -> Iterable[tuple[GraphOutput, fx.Node]]:
@@ -156,4 +158,3 @@ class _BackwardRewriter:
                 value = builder.copy(value) if self._is_taken(value) else value
                 self.rewriter.owned[value.origin] = region.storage
                 yield WrittenOutput(root, region, None), value.node
-

@@ -150,6 +150,8 @@ def _is_plain(root: Root) -> bool:
     region = root.region
     if any(member.tensor.is_inference() for member in root.members):
         return False
-    if not any(member.writes for member in root.members) and any(member.tensor.requires_grad for member in root.members):
+    if not any(member.writes for member in root.members) and any(
+        member.tensor.requires_grad for member in root.members
+    ):
         return False  # no counter moves: written by way of x.data
     return not (region.conj or region.neg or 0 in region.geometry.strides) and region.geometry.is_static

@@ -20,7 +20,18 @@ from torch import fx
 from purefx._torch import HigherOrderOperator, OpOverload, ShapeEnv, free_unbacked_symbols
 from purefx.analysis.replay import Fresh, Plain, Replay
 from purefx.capture.captured import Capture, Input
-from purefx.capture.recording import SYMBOLS, Call, Constant, Effect, Operand, Recording, Region, Storage, map_tree, restrided
+from purefx.capture.recording import (
+    SYMBOLS,
+    Call,
+    Constant,
+    Effect,
+    Operand,
+    Recording,
+    Region,
+    Storage,
+    map_tree,
+    restrided,
+)
 from purefx.functional.bodies import with_bodies
 from purefx.functional.builder import Builder, Value
 from purefx.functional.contents import Content, Merge

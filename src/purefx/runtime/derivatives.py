@@ -71,5 +71,3 @@ def _writer(joint: Joint, output: WrittenOutput) -> Callable[[Sequence[torch.Ten
         target.copy_(value)
 
     return write
-
-

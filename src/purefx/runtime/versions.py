@@ -78,9 +78,7 @@ def emit_versions_of_inputs(scope: Scope) -> list[str]:
 def emit_last_versions(scope: Scope) -> list[str]:
     """The statement that sets the counters which the statements may have left elsewhere."""
     pairs = [
-        f"({name}, {name}_version + {known.writes})"
-        for known, name in _counted(scope)
-        if _moved(scope, known.variable)
+        f"({name}, {name}_version + {known.writes})" for known, name in _counted(scope) if _moved(scope, known.variable)
     ]
     pairs += [f"({name}, {version})" for name, version in _versions_of_replayed(scope).items()]
     return _setting(scope, pairs)
