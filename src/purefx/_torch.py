@@ -6,9 +6,9 @@ Nothing else in the package names a private part of ``torch``; when PyTorch move
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 import torch.utils._pytree as pytree  # the flattening that torch.compile and transformers register types with
@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import (  # fake tensors have no public const
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     GuardOnDataDependentSymNode,
@@ -55,6 +56,9 @@ __all__ = [
     "pytree",
     "sympy_interp",
 ]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def storage_key(tensor: torch.Tensor) -> int:
@@ -182,3 +186,59 @@ def quiet_fake_tensors() -> Iterator[None]:
         yield
     finally:
         log.disabled = before
+
+
+def untraced(function: Callable[P, R]) -> Callable[P, R]:
+    """``function``, into which Dynamo does not look; PyTorch leaves the types of its decorator open."""
+    outside: Callable[P, R] = torch.compiler.disable(function, reason="purefx compiles it")  # type: ignore[no-untyped-call]
+    return outside
+
+
+def compile_by_inductor(
+    role: Literal["forward", "backward", "inference"], module: torch.fx.GraphModule, example_inputs: list[Any]
+) -> Callable[..., Any]:
+    """``module``, a functional graph, as compiled by Inductor.
+
+    Its public functions take graphs that are not functional yet, and functionalize them by AOTAutograd.
+    """
+    from torch._inductor.compile_fx import compile_fx_inner  # seconds that only its users pay
+
+    output = module.graph.output_node()
+    output.meta["user_visible_output_idxs"] = range(
+        len(pytree.tree_leaves(output.args))
+    )  # it keeps the strides of no others
+    with _eager_random_numbers():
+        compiled: Callable[..., Any] = compile_fx_inner(
+            module, example_inputs, is_backward=role == "backward", is_inference=role == "inference"
+        )
+    return compiled
+
+
+def inductor_decompositions() -> Mapping[OpOverload, Callable[..., Any]]:
+    """The operators that Inductor has no lowering for, and what it wants them to be made of."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    with _eager_random_numbers():
+        table: Mapping[OpOverload, Callable[..., Any]] = select_decomp_table()
+    return table
+
+
+def _eager_random_numbers() -> AbstractContextManager[Any]:
+    """Have Inductor draw the numbers that eager draws; its own generator gives others."""
+    from torch._inductor import config
+
+    return config.patch(fallback_random=True)  # type: ignore[no-any-return]
+
+
+def trace_again(
+    run: Callable[..., Any],
+    examples: Sequence[Any],
+    mode: FakeTensorMode | None,
+    decompositions: Mapping[OpOverload, Callable[..., Any]],
+) -> torch.fx.GraphModule:
+    """The graph of ``run`` on ``examples``, fake tensors of ``mode`` and symbols, with ``decompositions`` applied."""
+    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
+    if mode.shape_env is not None:
+        mode.shape_env.pending_fresh_unbacked_symbols.clear()  # those of the capture are not in the new graph
+    with mode, torch.no_grad(), torch._C._DisableAutocast():
+        return make_fx(run, decomposition_table=dict(decompositions))(*examples)

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import purefx.report.check as checking
-from purefx._torch import pytree
+from purefx._torch import pytree, untraced
 from purefx.capture.captured import name_of
+from purefx.compilers import Backend
 from purefx.errors import PurefxError
-from purefx.pipeline import Backend, Stages, build, build_without_backend, compile_graph, graph_module, run_stages
+from purefx.pipeline import Stages, build, build_without_backend, compile_graph, graph_module, run_stages
 from purefx.program import Program
 from purefx.report.check import CheckReport
 from purefx.report.conditions import find_failing
@@ -36,6 +37,7 @@ def functionalize(function: Callable[P, R]) -> Callable[P, R]:
     is the functional graph, followed by the writes to the arguments.
     """
 
+    @untraced
     @functools.wraps(function)
     def functionalized(*args: P.args, **kwargs: P.kwargs) -> R:
         stages = run_stages(function, args, kwargs, dynamic=False)
@@ -91,6 +93,7 @@ class Compiled:
     def __repr__(self) -> str:
         return f"<compiled {name_of(self.function)}: {len(self.specialisations)} specialisations>"
 
+    @untraced
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function by the specialisation that fits, or capture one."""
         leaves, structure = leaves_of(args, kwargs)
@@ -114,8 +117,12 @@ class Compiled:
             return "the arguments have another structure"
         return f"it does not hold that {find_failing(stages, wrapper, leaves)}"
 
+    def stages(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stages:
+        """What a call that no specialisation fits is captured as."""
+        return run_stages(self.function, args, kwargs, dynamic=False)
+
     def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> Wrapper:
-        stages = run_stages(self.function, args, kwargs, dynamic=False)
+        stages = self.stages(args, kwargs)
         if self.backend is None:
             wrapper = build_without_backend(stages)
         else:

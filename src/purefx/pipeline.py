@@ -18,6 +18,7 @@ from purefx.capture.captured import Capture, name_of
 from purefx.capture.fakes import fake_like
 from purefx.capture.recording import Region
 from purefx.capture.session import capture
+from purefx.compilers import Backend
 from purefx.errors import BackendFailed, UnsupportedOperator
 from purefx.functional.known import find_number
 from purefx.functional.reinplace import with_in_place_writes
@@ -36,10 +37,6 @@ from purefx.runtime.differentiable import BackwardGraph, Derivatives
 from purefx.runtime.first_run import checked_once, needs_first_run
 from purefx.runtime.runner import build_runner
 from purefx.runtime.wrapper import Wrapper, build_wrapper
-
-Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
-"""A compiler: takes the functional graph and example inputs, returns a callable with the graph's signature."""
-
 
 _ONE_AT_A_TIME = threading.RLock()
 """A capture puts fakes into modules and variables that other threads may capture too."""
@@ -158,14 +155,15 @@ def _checked(compiled: Callable[..., Any], count: int, name: str) -> Callable[..
 
 
 def _example(capture: Capture, given: GraphInput) -> Any:
-    """A fake tensor, or a symbol, that looks like the graph input ``given``."""
+    """A fake tensor, or a symbolic number, that looks like the graph input ``given``."""
     match given:
         case RootInput(_, root):
             return fake_like(root.region, capture.fake_mode)
         case TangentInput(_, _, region):
             return fake_like(region, capture.fake_mode)
         case SymbolInput(_, symbol):
-            return symbol
+            hint = capture.env.backed_var_to_val[symbol]
+            return capture.env.create_symintnode(symbol, hint=int(hint))
         case ResidualInput(_, value) if value is not None:
             region = Region(capture.recording.storages[0], value.geometry, value.dtype)
             return fake_like(region, capture.fake_mode)
