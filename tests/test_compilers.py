@@ -39,7 +39,7 @@ def test_a_compiler_gets_a_functional_graph_with_fake_examples() -> None:
 
 def test_symbols_are_given_as_pytorch_gives_them() -> None:
     compiler = Recording()
-    torch.compile(lambda x: x.view(x.shape[0] * 2), backend=purefx.backend(compiler), dynamic=True)(ramp(5, 2))
+    torch.compile(lambda x: x.view(x.shape[0] * 2) + 1, backend=purefx.backend(compiler), dynamic=True)(ramp(5, 2))
     assert isinstance(compiler.examples[0][0], torch.SymInt)
 
 
@@ -72,6 +72,15 @@ def test_a_graph_without_gradients_goes_to_the_inference_compiler() -> None:
     backend = purefx.backend(forward, backward, inference_compiler=inference)
     torch.compile(lambda x: x + 1, backend=backend)(ramp(2))
     assert (len(forward.graphs), len(backward.graphs), len(inference.graphs)) == (0, 0, 1)
+
+
+def test_graphs_with_gradients_go_to_the_forward_and_the_backward_compiler() -> None:
+    forward, backward, inference = Recording(), Recording(), Recording()
+    compiled = torch.compile(nn.Linear(2, 2), backend=purefx.backend(forward, backward, inference_compiler=inference))
+    result = compiled(ramp(3, 2))
+    assert (len(forward.graphs), len(backward.graphs), len(inference.graphs)) == (1, 0, 0)
+    result.sum().backward()
+    assert (len(forward.graphs), len(backward.graphs), len(inference.graphs)) == (1, 1, 0)
 
 
 def test_the_first_compiler_stands_in_for_the_others() -> None:

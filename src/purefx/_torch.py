@@ -194,24 +194,25 @@ def untraced(function: Callable[P, R]) -> Callable[P, R]:
     return outside
 
 
-def compile_by_inductor(
-    role: Literal["forward", "backward", "inference"], module: torch.fx.GraphModule, example_inputs: list[Any]
-) -> Callable[..., Any]:
-    """``module``, a functional graph, as compiled by Inductor.
+def inductor_for(
+    graphs: Literal["forward", "backward", "inference"],
+) -> Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]:
+    """The compiler of Inductor for such graphs, which must be functional.
 
     Its public functions take graphs that are not functional yet, and functionalize them by AOTAutograd.
     """
     from torch._inductor.compile_fx import compile_fx_inner  # seconds that only its users pay
 
-    output = module.graph.output_node()
-    output.meta["user_visible_output_idxs"] = range(
-        len(pytree.tree_leaves(output.args))
-    )  # it keeps the strides of no others
-    with _eager_random_numbers():
-        compiled: Callable[..., Any] = compile_fx_inner(
-            module, example_inputs, is_backward=role == "backward", is_inference=role == "inference"
-        )
-    return compiled
+    def inductor(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        output = module.graph.output_node()
+        output.meta["user_visible_output_idxs"] = range(len(pytree.tree_leaves(output.args)))  # their strides are kept
+        with _eager_random_numbers():
+            compiled: Callable[..., Any] = compile_fx_inner(
+                module, example_inputs, is_backward=graphs == "backward", is_inference=graphs == "inference"
+            )
+        return compiled
+
+    return inductor
 
 
 def inductor_decompositions() -> Mapping[OpOverload, Callable[..., Any]]:

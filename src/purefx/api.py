@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import purefx.report.check as checking
 from purefx._torch import pytree, untraced
 from purefx.capture.captured import name_of
-from purefx.compilers import Backend
+from purefx.compilers import Backend, Compilers
 from purefx.errors import PurefxError
 from purefx.pipeline import Stages, build, build_without_backend, compile_graph, graph_module, run_stages
 from purefx.program import Program
@@ -70,7 +70,7 @@ def compile(function: Callable[P, R], backend: Backend | None = None) -> Callabl
     _check_callable("function", function)
     if backend is not None:
         _check_callable("backend", backend)
-    compiled = Compiled(function, backend)
+    compiled = Compiled(function, None if backend is None else Compilers.alike(backend))
     functools.update_wrapper(compiled, function, updated=())  # not the attributes: a module's are its own
     return compiled
 
@@ -83,9 +83,9 @@ def _check_callable(role: str, given: object) -> None:
 class Compiled:
     """A compiled function.  ``specialisations`` are tried from the most recently used on."""
 
-    def __init__(self, function: Callable[..., Any], backend: Backend | None) -> None:
+    def __init__(self, function: Callable[..., Any], compilers: Compilers | None) -> None:
         self.function = function
-        self.backend = backend
+        self.compilers = compilers
         self.specialisations: OrderedDict[int, tuple[Any, Wrapper]] = OrderedDict()
         self._captures = 0
         self._newest: tuple[Any, Stages, Wrapper] | None = None
@@ -123,10 +123,11 @@ class Compiled:
 
     def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> Wrapper:
         stages = self.stages(args, kwargs)
-        if self.backend is None:
+        if self.compilers is None:
             wrapper = build_without_backend(stages)
         else:
-            wrapper = build(stages, compile_graph(stages, self.backend), self.backend)
+            forward = self.compilers.inference if stages.joint is None else self.compilers.forward
+            wrapper = build(stages, compile_graph(stages, forward), self.compilers.backward)
         self.specialisations[self._captures] = (structure, wrapper)
         self._newest = (structure, stages, wrapper)
         self._captures += 1

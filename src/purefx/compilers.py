@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from purefx._torch import compile_by_inductor, inductor_decompositions, untraced
+from purefx._torch import inductor_decompositions, inductor_for, untraced
 from purefx.functional.decompose import Decompositions, decomposed
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -35,6 +35,11 @@ class Compilers:
     partition: str
     decompositions: Decompositions
 
+    @classmethod
+    def alike(cls, compiler: Backend) -> Compilers:
+        """``compiler`` for all graphs, as they are."""
+        return cls(compiler, compiler, compiler, "default", {})
+
 
 def adapt(
     fw_compiler: Backend | str,
@@ -45,9 +50,9 @@ def adapt(
 ) -> Compilers:
     """Compilers made of such as ``aot_autograd`` takes; ValueError for a name that stands for none."""
     if fw_compiler == "inductor":
-        fw_compiler = functools.partial(compile_by_inductor, "forward")
-        bw_compiler = bw_compiler or functools.partial(compile_by_inductor, "backward")
-        inference_compiler = inference_compiler or functools.partial(compile_by_inductor, "inference")
+        fw_compiler = inductor_for("forward")
+        bw_compiler = bw_compiler or inductor_for("backward")
+        inference_compiler = inference_compiler or inductor_for("inference")
         decompositions = inductor_decompositions() if decompositions is None else decompositions
     if not callable(fw_compiler):
         raise ValueError(f'there is no compiler {fw_compiler!r}: give a function, or "inductor"')

@@ -57,8 +57,7 @@ class DynamoBackend:
         traced = {n: n.meta.get("example_value", x) for n, x in zip(placeholders, example_inputs, strict=True)}
         read = {node: _reading(x, traced) for node, x in traced.items() if isinstance(x, torch.SymInt)}
         sizes = {node: reading for node, reading in read.items() if reading is not None}
-        below = None if self.compilers is None else self.compilers.inference
-        compiled = (_Sized if read else Compiled)(_asking(module, sizes), below)
+        compiled = (_Sized if read else Compiled)(_asking(module, sizes), self.compilers)
         kept = [place for place, node in enumerate(placeholders) if node not in sizes]
         return (lambda *inputs: compiled(*[inputs[place] for place in kept])) if sizes else compiled
 
