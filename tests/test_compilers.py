@@ -141,6 +141,11 @@ def test_an_unknown_name_of_a_compiler_is_refused() -> None:
         purefx.backend("indutcor")
 
 
+def test_an_unknown_partition_is_refused() -> None:
+    with pytest.raises(ValueError, match="there is no partition 'min_cut'"):
+        purefx.backend(Recording(), partition="min_cut")
+
+
 def test_options_that_it_does_not_have_are_told(caplog: pytest.LogCaptureFixture) -> None:
     torch.compile(lambda x: x + 1, backend=purefx.backend(Recording()), options={"level": 3})(ramp(2))
     assert "has no options" in caplog.text

@@ -48,7 +48,9 @@ def adapt(
     partition: str,
     decompositions: Decompositions | None,
 ) -> Compilers:
-    """Compilers made of such as ``aot_autograd`` takes; ValueError for a name that stands for none."""
+    """Compilers made of such as ``aot_autograd`` takes; ValueError for an unknown name of a compiler or a partition."""
+    if partition != "default":
+        raise ValueError(f'there is no partition {partition!r}: "default" keeps what autograd keeps')
     if fw_compiler == "inductor":
         fw_compiler = inductor_for("forward")
         bw_compiler = bw_compiler or inductor_for("backward")
