@@ -4,6 +4,7 @@ from importlib.metadata import version
 
 from purefx.analysis.metadata import collect_metadata
 from purefx.api import check, compile, explain, functionalize, trace
+from purefx.dynamo import backend
 from purefx.errors import PurefxError, Refusal
 from purefx.program import Program
 
@@ -11,6 +12,7 @@ __all__ = [
     "Program",
     "PurefxError",
     "Refusal",
+    "backend",
     "check",
     "collect_metadata",
     "compile",

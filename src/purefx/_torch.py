@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 import torch.utils._pytree as pytree  # the flattening that torch.compile and transformers register types with
+from functorch.compile import min_cut_rematerialization_partition as min_cut_partition  # public; torch has no other
 from torch._dynamo.source import ConstantSource  # names a size symbol; the symbol factory asks for a source
 from torch._ops import HigherOrderOperator, OpOverload  # the types of operators; no public spelling
 from torch._subclasses.fake_tensor import (  # fake tensors have no public constructor
@@ -23,8 +24,7 @@ from torch._subclasses.fake_tensor import (  # fake tensors have no public const
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
-from functorch.compile import min_cut_rematerialization_partition as min_cut_partition  # public; torch has no other
-from torch.fx.passes.fake_tensor_prop import FakeTensorProp  # gives nodes the fake values that partitioners read
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     GuardOnDataDependentSymNode,
@@ -32,6 +32,7 @@ from torch.fx.experimental.symbolic_shapes import (
     StatelessSymbolicContext,
     free_unbacked_symbols,
 )
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp  # gives nodes the fake values that partitioners read
 from torch.utils._python_dispatch import TorchDispatchMode  # the documented way to see ATen operators
 from torch.utils._sympy.interp import sympy_interp  # lowers a size expression to graph nodes
 from torch.utils._sympy.printers import PythonPrinter  # prints a size expression as Python
@@ -60,6 +61,9 @@ __all__ = [
     "pytree",
     "sympy_interp",
 ]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def storage_key(tensor: torch.Tensor) -> int:
@@ -196,3 +200,60 @@ def quiet_fake_tensors() -> Iterator[None]:
         yield
     finally:
         log.disabled = before
+
+
+def untraced(function: Callable[P, R]) -> Callable[P, R]:
+    """``function``, into which Dynamo does not look; PyTorch leaves the types of its decorator open."""
+    outside: Callable[P, R] = torch.compiler.disable(function, reason="purefx compiles it")  # type: ignore[no-untyped-call]
+    return outside
+
+
+def inductor_for(
+    graphs: Literal["forward", "backward", "inference"],
+) -> Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]:
+    """The compiler of Inductor for such graphs, which must be functional.
+
+    Its public functions take graphs that are not functional yet, and functionalize them by AOTAutograd.
+    """
+    from torch._inductor.compile_fx import compile_fx_inner  # seconds that only its users pay
+
+    def inductor(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        output = module.graph.output_node()
+        output.meta["user_visible_output_idxs"] = range(len(pytree.tree_leaves(output.args)))  # their strides are kept
+        with _eager_random_numbers():
+            compiled: Callable[..., Any] = compile_fx_inner(
+                module, example_inputs, is_backward=graphs == "backward", is_inference=graphs == "inference"
+            )
+        return compiled
+
+    return inductor
+
+
+def inductor_decompositions() -> Mapping[OpOverload, Callable[..., Any]]:
+    """The operators that Inductor has no lowering for, and what it wants them to be made of."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    with _eager_random_numbers():
+        table: Mapping[OpOverload, Callable[..., Any]] = select_decomp_table()
+    return table
+
+
+def _eager_random_numbers() -> AbstractContextManager[Any]:
+    """Have Inductor draw the numbers that eager draws; its own generator gives others."""
+    from torch._inductor import config
+
+    return config.patch(fallback_random=True)  # type: ignore[no-any-return]
+
+
+def trace_again(
+    run: Callable[..., Any],
+    examples: Sequence[Any],
+    mode: FakeTensorMode | None,
+    decompositions: Mapping[OpOverload, Callable[..., Any]],
+) -> torch.fx.GraphModule:
+    """The graph of ``run`` on ``examples``, fake tensors of ``mode`` and symbols, with ``decompositions`` applied."""
+    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
+    if mode.shape_env is not None:
+        mode.shape_env.pending_fresh_unbacked_symbols.clear()  # those of the capture are not in the new graph
+    with mode, torch.no_grad(), torch._C._DisableAutocast():
+        return make_fx(run, decomposition_table=dict(decompositions))(*examples)

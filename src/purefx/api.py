@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import purefx.report.check as checking
-from purefx._torch import pytree
+from purefx._torch import pytree, untraced
 from purefx.autodiff.partition import Partition
 from purefx.capture.captured import name_of
+from purefx.compilers import Backend, Compilers
 from purefx.errors import PurefxError
-from purefx.pipeline import Backend, Stages, build, build_without_backend, compile_graph, graph_module, run_stages
+from purefx.pipeline import Stages, build, build_without_backend, compile_graph, graph_module, run_stages
 from purefx.program import Program
 from purefx.report.check import CheckReport
 from purefx.report.conditions import find_failing
@@ -37,6 +38,7 @@ def functionalize(function: Callable[P, R]) -> Callable[P, R]:
     is the functional graph, followed by the writes to the arguments.
     """
 
+    @untraced
     @functools.wraps(function)
     def functionalized(*args: P.args, **kwargs: P.kwargs) -> R:
         stages = run_stages(function, args, kwargs, dynamic=False)
@@ -72,7 +74,7 @@ def compile(
     _check_callable("function", function)
     if backend is not None:
         _check_callable("backend", backend)
-    compiled = Compiled(function, backend, partition=partition)
+    compiled = Compiled(function, None if backend is None else Compilers.alike(backend), partition)
     functools.update_wrapper(compiled, function, updated=())  # not the attributes: a module's are its own
     return compiled
 
@@ -86,11 +88,11 @@ class Compiled:
     """A compiled function.  ``specialisations`` are tried from the most recently used on."""
 
     def __init__(
-        self, function: Callable[..., Any], backend: Backend | None, *, partition: Partition = "default"
+        self, function: Callable[..., Any], compilers: Compilers | None, partition: Partition = "default"
     ) -> None:
-        self._partition: Partition = partition
         self.function = function
-        self.backend = backend
+        self.compilers = compilers
+        self.partition = partition
         self.specialisations: OrderedDict[int, tuple[Any, Wrapper]] = OrderedDict()
         self._captures = 0
         self._newest: tuple[Any, Stages, Wrapper] | None = None
@@ -98,6 +100,7 @@ class Compiled:
     def __repr__(self) -> str:
         return f"<compiled {name_of(self.function)}: {len(self.specialisations)} specialisations>"
 
+    @untraced
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function by the specialisation that fits, or capture one."""
         leaves, structure = leaves_of(args, kwargs)
@@ -121,12 +124,17 @@ class Compiled:
             return "the arguments have another structure"
         return f"it does not hold that {find_failing(stages, wrapper, leaves)}"
 
+    def stages(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stages:
+        """What a call that no specialisation fits is captured as."""
+        return run_stages(self.function, args, kwargs, dynamic=False, partition=self.partition)
+
     def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> Wrapper:
-        stages = run_stages(self.function, args, kwargs, dynamic=False, partition=self._partition)
-        if self.backend is None:
+        stages = self.stages(args, kwargs)
+        if self.compilers is None:
             wrapper = build_without_backend(stages)
         else:
-            wrapper = build(stages, compile_graph(stages, self.backend), self.backend)
+            forward = self.compilers.inference if stages.joint is None else self.compilers.forward
+            wrapper = build(stages, compile_graph(stages, forward), self.compilers.backward)
         self.specialisations[self._captures] = (structure, wrapper)
         self._newest = (structure, stages, wrapper)
         self._captures += 1

@@ -17,10 +17,11 @@ from purefx.autodiff.joint import Joint, derive, functionalize_jointly
 from purefx.autodiff.partition import Partition
 from purefx.capture.captured import Capture, name_of
 from purefx.capture.session import capture
+from purefx.compilers import Backend
 from purefx.errors import BackendFailed, UnsupportedOperator
+from purefx.functional.examples import example_of, example_of_value
 from purefx.functional.known import find_number
 from purefx.functional.reinplace import with_in_place_writes
-from purefx.functional.examples import example_of, example_of_value
 from purefx.functional.signature import Functional, RootInput, module_of
 from purefx.layout import NotViewable
 from purefx.runtime.derivatives import backward_graph
@@ -28,10 +29,6 @@ from purefx.runtime.differentiable import BackwardGraph, Derivatives
 from purefx.runtime.first_run import checked_once, needs_first_run
 from purefx.runtime.runner import build_runner
 from purefx.runtime.wrapper import Wrapper, build_wrapper
-
-Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
-"""A compiler: takes the functional graph and example inputs, returns a callable with the graph's signature."""
-
 
 _ONE_AT_A_TIME = threading.RLock()
 """A capture puts fakes into modules and variables that other threads may capture too."""

@@ -94,8 +94,9 @@ def results_of(capture: Capture, replay: Replay) -> Iterable[tuple[TensorResult,
 
 
 def has_own_history(fake: torch.Tensor) -> bool:
-    """Whether the history of a tensor that shares memory is not that of a view: of what a custom function returned, or
-    of a detached alias that was written to.
+    """Whether a tensor that shares memory has a history that is not that of a view.
+
+    So has what a custom function returned, and a detached alias that was written to.
     """
     if fake.is_inference() or not fake.requires_grad or is_bare_view(fake) or fake.is_leaf:
         return False

@@ -16,8 +16,8 @@ from purefx.functional.backward import residual_outputs, rewrite_backward
 from purefx.functional.builder import Value
 from purefx.functional.rewrite import Rewriter
 from purefx.functional.roots import Root
-from purefx.operators import aten
 from purefx.functional.signature import Functional, GraphOutput, ResidualInput, RootInput, WrittenOutput
+from purefx.operators import aten
 
 
 @dataclass(frozen=True, slots=True, eq=False)

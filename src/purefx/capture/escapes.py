@@ -17,7 +17,6 @@ from purefx._torch import holders_in_python
 from purefx.capture.edges import is_begun
 from purefx.errors import EscapedState
 
-
 _FAR = 12
 """How many holders of holders are looked at, before a tensor counts as held for good."""
 

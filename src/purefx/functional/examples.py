@@ -19,7 +19,8 @@ def example_of(capture: Capture, given: GraphInput) -> Any:
         case TangentInput(_, _, region):
             return fake_like(region, capture.fake_mode)
         case SymbolInput(_, symbol):
-            return symbol
+            hint = capture.env.backed_var_to_val[symbol]
+            return capture.env.create_symintnode(symbol, hint=int(hint))
         case ResidualInput(_, value, symbol):
             return symbol if value is None else example_of_value(capture, value)
         case _:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from purefx._torch import resolve_op
 from purefx.autodiff.joint import Joint
 from purefx.functional.regions import chain_between
 from purefx.functional.roots import Root
@@ -20,7 +21,6 @@ from purefx.functional.signature import (
     WrittenOutput,
 )
 from purefx.runtime.differentiable import BackwardGraph, Tangent
-from purefx._torch import resolve_op
 
 
 def backward_graph(joint: Joint, functional: Functional, run: Callable[[list[Any]], Sequence[Any]]) -> BackwardGraph:

@@ -19,11 +19,11 @@ from types import FunctionType
 from typing import Any
 
 from purefx.analysis.replay import Replay
-from purefx.capture.captured import Capture, name_of
 from purefx.autodiff.joint import Joint
+from purefx.capture.captured import Capture, name_of
 from purefx.functional.signature import Functional
-from purefx.runtime.differentiable import Derivatives
 from purefx.runtime.body import emit_graph_call
+from purefx.runtime.differentiable import Derivatives
 from purefx.runtime.epilogue import emit_rebinding, emit_return, emit_statements
 from purefx.runtime.guards import spell_conditions, spell_geometries, spell_sources
 from purefx.runtime.history import emit_history, emit_late_leaves

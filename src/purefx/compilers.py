@@ -1,0 +1,100 @@
+"""The compilers below purefx: what makes callables of the graphs of one program, and the conventions they follow.
+
+A compiler is what ``aot_autograd`` of PyTorch takes: it gets a graph and fake example inputs, and returns a callable
+that takes the inputs one by one, or all in one list that it may empty if it has a true ``_boxed_call``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from purefx._torch import inductor_decompositions, inductor_for, untraced
+from purefx.autodiff.partition import Partition
+from purefx.functional.decompose import Decompositions, decomposed
+
+Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
+"""A compiler: takes the functional graph and example inputs, returns a callable with the graph's signature."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compilers:
+    """What compiles the graphs of a program that is trained, and of one that is not.
+
+    Each has decomposed its graph by ``decompositions`` before it compiles it.  ``partition`` says how forward and
+    backward are told apart.
+    """
+
+    forward: Backend
+    backward: Backend
+    inference: Backend
+    partition: Partition
+    decompositions: Decompositions
+
+    @classmethod
+    def alike(cls, compiler: Backend) -> Compilers:
+        """``compiler`` for all graphs, as they are."""
+        return cls(compiler, compiler, compiler, "default", {})
+
+
+def adapt(
+    fw_compiler: Backend | str,
+    bw_compiler: Backend | None,
+    inference_compiler: Backend | None,
+    partition: Partition,
+    decompositions: Decompositions | None,
+) -> Compilers:
+    """Compilers made of such as ``aot_autograd`` takes; ValueError for an unknown name of a compiler or a partition."""
+    if not callable(partition) and partition not in ("default", "min_cut"):
+        raise ValueError(f'there is no partition {partition!r}: "default" keeps what autograd keeps, "min_cut" less')
+    if fw_compiler == "inductor":
+        fw_compiler = inductor_for("forward")
+        bw_compiler = bw_compiler or inductor_for("backward")
+        inference_compiler = inference_compiler or inductor_for("inference")
+        decompositions = inductor_decompositions() if decompositions is None else decompositions
+    if not callable(fw_compiler):
+        raise ValueError(f'there is no compiler {fw_compiler!r}: give a function, or "inductor"')
+    table = decompositions or {}
+    return Compilers(
+        forward=_adapted(fw_compiler, table),
+        backward=_adapted(bw_compiler or fw_compiler, table),
+        inference=_adapted(inference_compiler or fw_compiler, table),
+        partition=partition,
+        decompositions=table,
+    )
+
+
+def _adapted(compiler: Backend, decompositions: Decompositions) -> Backend:
+    """``compiler`` as one that decomposes the graph first, and whose callables take their inputs one by one."""
+
+    @functools.wraps(compiler)
+    def compile_graph(module: fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        if decompositions:
+            module = decomposed(module, examples, decompositions)
+        compiled: Any = compiler(module, examples)
+        return _one_by_one(compiled) if callable(compiled) else compiled
+
+    return compile_graph
+
+
+def _one_by_one(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """``compiled`` for inputs that are given one by one; Dynamo does not look into it."""
+    boxed = getattr(compiled, "_boxed_call", False)
+
+    def run(*inputs: Any) -> Any:
+        outputs = compiled(list(inputs)) if boxed else compiled(*inputs)
+        return tuple(map(_by_itself, outputs)) if isinstance(outputs, tuple | list) else outputs
+
+    return untraced(run)
+
+
+def _by_itself(output: Any) -> Any:
+    """``output``, which must show no base, although the compiled code may have made it as a view of its own memory."""
+    if isinstance(output, torch.Tensor) and not output.is_inference() and output._base is not None:
+        return output.detach()
+    return output
