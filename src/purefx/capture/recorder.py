@@ -63,6 +63,7 @@ from purefx.operators import aten, facts, resizes_storage
 
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
 
+_DEVICE = torch.ops.prim.device.default
 KnownNumber = Callable[[Recording, Operand], int | float | bool | complex | None]
 Operands = tuple[Operand, ...]
 Passed = tuple[tuple[Any, ...], dict[str, Any]]
@@ -93,6 +94,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run ``func`` on fakes and append a call; subclasses take themselves apart first."""
+        if func is _DEVICE and type(args[0]) is FakeTensor:  # the engine of autograd asks for each gradient, often
+            return args[0].fake_device
         kwargs = kwargs or {}
         self.settle_detach()
         if not _PLAIN_TYPES.issuperset(types):
