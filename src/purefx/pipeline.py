@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import fx
@@ -14,6 +15,7 @@ from purefx.analysis.gradients import check_gradients
 from purefx.analysis.replay import Replay, infer_replay
 from purefx.autodiff.backward import Pattern
 from purefx.autodiff.joint import Joint, derive, functionalize_jointly
+from purefx.autodiff.levels import Level
 from purefx.autodiff.partition import Partition
 from purefx.capture.captured import Capture, name_of
 from purefx.capture.session import capture
@@ -89,12 +91,13 @@ def _wrapper(
     if joint is None:
         return build_wrapper(stages.capture, stages.replay, functional, run_graph)
 
-    def derived(pattern: Pattern) -> BackwardGraph:
+    def derived(level: Level, pattern: Pattern) -> BackwardGraph:
         with _ONE_AT_A_TIME:
-            graph = derive(stages.capture, stages.replay, joint, pattern)
-        return backward_graph(joint, graph, _boxed(stages, graph, backend))
+            graph = derive(stages.capture, stages.replay, joint, level, pattern)
+        return backward_graph(joint, level, graph, _boxed(stages, graph, backend))
 
-    return build_wrapper(stages.capture, stages.replay, functional, run_graph, (joint, Derivatives(derived)))
+    derivatives = tuple(Derivatives(partial(derived, level)) for level in joint.levels)
+    return build_wrapper(stages.capture, stages.replay, functional, run_graph, (joint, derivatives))
 
 
 def _boxed(stages: Stages, graph: Functional, backend: Backend | None) -> Callable[[list[Any]], Any]:

@@ -7,8 +7,9 @@ def f(x, w):                  targets         x and w, as they were before the c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd.function import BackwardCFunction
@@ -17,18 +18,37 @@ from torch.autograd.graph import GradientEdge
 from purefx.analysis.replay import Fresh, Itself, Replay
 from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.edges import edge_of, is_bare_view, is_begun
-from purefx.capture.recording import Variable
+from purefx.capture.recording import Region, Variable
 from purefx.errors import GradientsRefused
+
+if TYPE_CHECKING:
+    from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alias:
+    """A result that shares memory with another tensor, and has a history that is not that of a view."""
+
+    variable: Variable
+    region: Region
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot:
+    """An output of the program that requires grad; ``fake`` is what it became in the run."""
+
+    output: ResultOutput | BaseOutput | WrittenOutput | Alias
+    fake: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Target:
-    """Where gradients leave the program: ``source``, a tensor of the caller or a leaf that the program made.
+    """Where gradients leave a node: ``source``, a tensor of the caller, a leaf that the program made, or an output.
 
     With ``of_base`` it is the ``_base`` of ``source``.  ``begins`` tells that the program made it require grad.
     """
 
-    source: Input | Variable
+    source: Input | Variable | Slot
     edge: GradientEdge
     of_base: bool = False
     begins: bool = False
@@ -52,15 +72,11 @@ def infer_targets(capture: Capture, replay: Replay) -> tuple[Target, ...]:
     return tuple({(t.edge.node, t.edge.output_nr): t for t in reversed(targets)}.values())[::-1]
 
 
-def stop_at_views(targets: Iterable[Target]) -> None:
-    """Let no gradient flow through a target that is a view to its base: eager's own views carry it on."""
+def views_among(targets: Iterable[Target]) -> Iterator[GradientEdge]:
+    """The edges of targets that are views: eager's own views carry the gradient on to their base."""
     for target in targets:
         if isinstance(target.source, Input) and target.source.base_edge is not None and not target.of_base:
-            target.edge.node.register_prehook(_stop)
-
-
-def _stop(gradients: tuple[object, ...]) -> tuple[None, ...]:
-    return (None,) * len(gradients)
+            yield target.edge
 
 
 def _target_of(known: Input, inputs: Iterable[Input]) -> Target:

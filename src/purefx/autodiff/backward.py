@@ -7,15 +7,16 @@ pattern    which slots were given a tangent: eager leaves out what nobody differ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, Node
 
 from purefx._torch import resolve_op, without_modes
-from purefx.analysis.gradients import Target, has_own_history, results_of
+from purefx.analysis.gradients import Alias, Slot, Target, has_own_history, results_of, views_among
 from purefx.analysis.replay import Replay
 from purefx.capture.captured import Capture, Input
 from purefx.capture.edges import edge_of
@@ -28,22 +29,8 @@ from purefx.functional.signature import BaseOutput, GraphOutput, ResultOutput, W
 from purefx.layout import Geometry
 
 Pattern = tuple[bool, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Alias:
-    """A result that shares memory with another tensor, and has a history that is not that of a view."""
-
-    variable: Variable
-    region: Region
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Slot:
-    """An output of the program that requires grad; ``fake`` is what it became in the run."""
-
-    output: ResultOutput | BaseOutput | WrittenOutput | Alias
-    fake: torch.Tensor
+Place = tuple[Node, int]
+"""Where a tensor comes from in the graph of autograd."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,8 +82,13 @@ def fakes_of(capture: Capture, replay: Replay) -> dict[Variable, torch.Tensor]:
     return found
 
 
-def run_backward(capture: Capture, slots: Sequence[Slot], targets: Sequence[Target], pattern: Pattern) -> Backward:
-    """Differentiate the slots that ``pattern`` tells; raises what eager's backward raises."""
+def run_backward(
+    capture: Capture, slots: Sequence[Slot], targets: Sequence[Target], stops: Collection[Place], pattern: Pattern
+) -> Backward:
+    """Differentiate the slots that ``pattern`` tells; raises what eager's backward raises.
+
+    No gradient flows past ``stops``, nor past targets that are views.
+    """
     known = len(capture.inputs)
     with capture.resume() as resumed:
         recorder = resumed.recorder
@@ -107,13 +99,29 @@ def run_backward(capture: Capture, slots: Sequence[Slot], targets: Sequence[Targ
                 given = [(i, _shown(slot, recorder)) for i, slot in enumerate(slots) if pattern[i]]
             start = len(calls)
             tangents = [_tangent(fake, recorder, capture) for _, fake in given]
-            gradients = _gradients([fake for _, fake in given], targets, tangents)
+            with _stopped([*stops, *((edge.node, edge.output_nr) for edge in views_among(targets))]):
+                gradients = _gradients([fake for _, fake in given], targets, tangents)
             regions = tuple(None if g is None else recorder.region(g) for g in gradients)
             segment = tuple(calls[start:])
         finally:
             del calls[before:]
     shown = tuple((i, recorder.region(t)) for (i, _), t in zip(given, tangents, strict=True))
     return Backward(recorder.recording, segment, shown, regions, resumed.inputs()[known:])
+
+
+@contextmanager
+def _stopped(places: Iterable[Place]) -> Iterator[None]:
+    """Let no gradient flow past ``places``."""
+    hooks = [node.register_prehook(partial(_without, number)) for node, number in dict.fromkeys(places)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _without(number: int, gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
+    return tuple(None if i == number else gradient for i, gradient in enumerate(gradients))
 
 
 def _gradients(

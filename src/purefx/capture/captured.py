@@ -47,13 +47,15 @@ class Input:
 class TensorResult:
     """A tensor that the program hands out: what it showed at the end, and its fake.
 
-    ``version`` is its count of writes, where no tensor of the caller counts with it.
+    ``version`` is its count of writes, where no tensor of the caller counts with it; ``hooks`` are those that the
+    program registered on it.
     """
 
     variable: Variable
     region: Region
     fake: torch.Tensor
     version: int | None
+    hooks: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ class _Session:
         self._fakes = FakeFactory(tensors, dynamic=dynamic)
         self._recorder = Recorder(self._lift, known)
         self._inputs: dict[int, Input] = {}
+        self._hooks: dict[int, tuple[Any, ...]] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._held: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -197,9 +198,8 @@ class _Session:
             if not isinstance(fake, FakeTensor):
                 fake = self._lift(fake)
             self._recorder.notice(fake)
-            return TensorResult(
-                self._recorder.variable(fake), self._recorder.region(fake), fake, self._own_version(fake)
-            )
+            version, hooks = self._own_version(fake), self._hooks.setdefault(id(fake), _hooks_of(fake))
+            return TensorResult(self._recorder.variable(fake), self._recorder.region(fake), fake, version, hooks)
         if isinstance(x, PLAIN):
             return PlainResult(x)
         raise UnknownOutputType(
@@ -230,9 +230,7 @@ class _Session:
         for known in self._inputs.values():
             self._recorder.notice(known.fake)
             known.after = known.variable.last
-            known.hooks = tuple((known.fake._backward_hooks or {}).values())
-            if known.hooks:
-                known.fake._backward_hooks.clear()
+            known.hooks = self._hooks.setdefault(id(known.fake), _hooks_of(known.fake))
             known.writes += _version(known.fake)
 
 
@@ -266,6 +264,14 @@ def _check_state(name: str, value: Any) -> None:
                 where=None,
                 remedy="return it, or make it before the call",
             )
+
+
+def _hooks_of(fake: torch.Tensor) -> tuple[Any, ...]:
+    """The hooks on ``fake``, taken off: the caller's tensor gets them, where they run once, whoever differentiates."""
+    hooks = tuple((fake._backward_hooks or {}).values())
+    if hooks:
+        fake._backward_hooks.clear()
+    return hooks
 
 
 def _version(tensor: torch.Tensor) -> int:

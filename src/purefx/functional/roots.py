@@ -85,17 +85,26 @@ def seen_by_autograd(root: Root, region: Region, writing: frozenset[Variable]) -
 
     Rule: the program may write to one tensor of a family and not to another (a piece of ``unbind``), so that it has to
     be one of ``writing``, as far as there are any; or the base.  Where none of them holds ``region``, in its own dtype,
-    each is written as a whole.
+    each is written as a whole.  Families that share memory and no base have histories of their own.
     """
-    changed = [m for m in root.members if is_changed(m) and not disjoint(m.before, region)]
-    changed = [m for m in changed if m.variable in writing] or changed
-    ways = [Shown(m, of_base=False, before=m.before) for m in changed]
-    ways += [Shown(m, of_base=True, before=_base_region(m)) for m in changed if m.fake._base is not None]
+    families: dict[int, list[Input]] = {}
+    for member in root.members:
+        if is_changed(member) and not disjoint(member.before, region):
+            families.setdefault(id(member.fake if member.fake._base is None else member.fake._base), []).append(member)
+    seen = [write for family in families.values() for write in _seen_by_family(family, region, writing)]
+    held = any(includes(part, region) for part, _ in seen)
+    return [*seen] if held else [(region, None), *seen]
+
+
+def _seen_by_family(family: list[Input], region: Region, writing: frozenset[Variable]) -> list[tuple[Region, Shown]]:
+    """The writes by which the history of ``family``, tensors of one base, takes up the write of ``region``."""
+    members = [member for member in family if member.variable in writing] or family
+    ways = [Shown(m, of_base=False, before=m.before) for m in members]
+    ways += [Shown(m, of_base=True, before=_base_region(m)) for m in members if m.fake._base is not None]
     for way in ways:
         if way.before.dtype == region.dtype and _leads(way, region):
             return [(region, way)]
-    unseen = [] if any(includes(way.before, region) for way in ways) else [(region, None)]
-    return [*unseen, *(_whole(member, ways) for member in changed)]
+    return [_whole(member, ways) for member in members]
 
 
 def _whole(member: Input, ways: list[Shown]) -> tuple[Region, Shown]:

@@ -9,6 +9,7 @@ import torch
 
 from purefx._torch import resolve_op
 from purefx.autodiff.joint import Joint
+from purefx.autodiff.levels import Level
 from purefx.functional.regions import chain_between
 from purefx.functional.roots import Root
 from purefx.functional.signature import (
@@ -23,11 +24,14 @@ from purefx.functional.signature import (
 from purefx.runtime.differentiable import BackwardGraph, Tangent
 
 
-def backward_graph(joint: Joint, functional: Functional, run: Callable[[list[Any]], Sequence[Any]]) -> BackwardGraph:
-    """What runs ``functional``, one of the backward graphs of ``joint``, by ``run``, which takes a list."""
-    tensors = {name: i for i, name in enumerate(joint.tensor_names)}
-    numbers = {name: i for i, name in enumerate(joint.number_names)}
-    gives: list[int | None] = [None] * max(len(joint.targets), 1)
+def backward_graph(
+    joint: Joint, level: Level, functional: Functional, run: Callable[[list[Any]], Sequence[Any]]
+) -> BackwardGraph:
+    """What runs ``functional``, one of the backward graphs of ``level``, by ``run``, which takes a list."""
+    kept = joint.kept(level)
+    tensors = {name: i for i, name in enumerate(name for name, value in kept.items() if value is not None)}
+    numbers = {name: i for i, name in enumerate(name for name, value in kept.items() if value is None)}
+    gives: list[int | None] = [None] * max(len(level.targets), 1)
     writes: list[Any] = []
     for position, output in enumerate(functional.outputs):
         if isinstance(output, GradientOutput):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import torch
 
-from purefx.analysis.gradients import Target, begins, is_detached, results_of
+from purefx.analysis.gradients import Alias, Slot, Target, begins, is_detached, results_of
 from purefx.analysis.replay import Fresh, Itself
-from purefx.autodiff.backward import Alias, Slot, fakes_of
+from purefx.autodiff.backward import fakes_of
+from purefx.autodiff.joint import Joint
+from purefx.autodiff.levels import Level
 from purefx.capture.captured import Input
 from purefx.capture.edges import is_bare_view, is_begun
 from purefx.functional.roots import Root
@@ -25,6 +27,7 @@ from purefx.functional.signature import (
 from purefx.runtime.differentiable import Saved, record
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope, indented
+from purefx.runtime.write_back import emit_seen
 
 
 def emit_history(scope: Scope) -> list[str]:
@@ -32,8 +35,22 @@ def emit_history(scope: Scope) -> list[str]:
     before, after = _changes_of_leaves(scope)
     lines = [*_hooks(scope), *before, *_leaf_results(scope), *_aliases(scope)]
     if scope.joint is not None:
-        lines += _record(scope)
-    lines += after
+        lines += _record(scope, scope.joint, 0)
+    return _with_grad(scope, [*lines, *after])
+
+
+def emit_later_levels(scope: Scope) -> list[str]:
+    """Statements after memory is written: outputs that depend on outputs become functions of those."""
+    if scope.joint is None:
+        return []
+    lines = []
+    for i, level in enumerate(scope.joint.levels):
+        lines += _record(scope, scope.joint, i) if i else []
+        lines += [emit_seen(scope, slot.output) for slot in level.slots if isinstance(slot.output, WrittenOutput)]
+    return _with_grad(scope, lines)
+
+
+def _with_grad(scope: Scope, lines: list[str]) -> list[str]:
     return lines if scope.capture.grad_before or not lines else ["with torch.enable_grad():", *indented(lines)]
 
 
@@ -44,11 +61,12 @@ def emit_late_leaves(scope: Scope) -> list[str]:
         fake, name = result.fake, scope.result(how)
         if isinstance(how, Itself) or not fake.requires_grad:
             continue
+        lines += [f"{name}.register_hook({scope.speller.name('hook', hook)})" for hook in result.hooks]
         if is_begun(fake) and not isinstance(how, Fresh):
             lines.append(f"{name}.requires_grad_()")
         elif not is_bare_view(fake) and fake.retains_grad:
             lines.append(f"{name}.retain_grad()")
-    return list(dict.fromkeys(lines))
+    return _with_grad(scope, list(dict.fromkeys(lines)))
 
 
 def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
@@ -101,7 +119,8 @@ def _aliases(scope: Scope) -> list[str]:
     """The statements that make results with a history of their own."""
     if scope.joint is None:
         return []
-    wanted = {slot.output.variable for slot in scope.joint.slots if isinstance(slot.output, Alias)}
+    slots = [slot for level in scope.joint.levels for slot in level.slots]
+    wanted = {slot.output.variable for slot in slots if isinstance(slot.output, Alias)}
     for call in reversed(scope.replay.statements):
         if wanted & {o.variable for o in call.outputs}:
             scope.early.add(call)
@@ -109,14 +128,12 @@ def _aliases(scope: Scope) -> list[str]:
     return emit_calls(scope, [call for call in scope.replay.statements if call in scope.early])
 
 
-def _record(scope: Scope) -> list[str]:
-    joint = scope.joint
-    assert joint is not None  # asked for where it is
-    speller = scope.speller
-    outputs = "".join(f"{_output(scope, slot)}, " for slot in joint.slots)
-    inputs = [_input(scope, target) for target in joint.targets] or [speller.name("nothing", _NOTHING)]
-    saved = f"{speller.name('Saved', Saved)}({_saved(scope)})"
-    call = f"{speller.name('record', record)}(derivatives, ({outputs}), {saved}, {', '.join(inputs)})"
+def _record(scope: Scope, joint: Joint, i: int) -> list[str]:
+    speller, level = scope.speller, joint.levels[i]
+    outputs = "".join(f"{_output(scope, slot)}, " for slot in level.slots)
+    inputs = [_input(scope, target) for target in level.targets] or [speller.name("nothing", _NOTHING)]
+    saved = f"{speller.name('Saved', Saved)}({_saved(scope, joint, level)})"
+    call = f"{speller.name('record', record)}(derivatives[{i}], ({outputs}), {saved}, {', '.join(inputs)})"
     return [f"({outputs}) = {call}"]
 
 
@@ -129,6 +146,8 @@ _NOTHING = torch.empty(0, requires_grad=True)
 
 
 def _input(scope: Scope, target: Target) -> str:
+    if isinstance(target.source, Slot):
+        return _given_on(scope, target.source)
     if not isinstance(target.source, Input):
         return scope.variables[target.source]
     name = scope.inputs[target.source]
@@ -137,12 +156,20 @@ def _input(scope: Scope, target: Target) -> str:
     return name if target.begins else scope.earlier.get(target.source, name)
 
 
-def _saved(scope: Scope) -> str:
-    joint = scope.joint
-    assert joint is not None
-    tensors = [_residual(scope, joint.residuals[name]) for name in joint.tensor_names]
-    numbers = [_residual(scope, joint.residuals[name]) for name in joint.number_names]
-    parts = [_tuple(tensors), _tuple(numbers), _tuple(_watched(scope)), _tuple(_written(scope))]
+def _given_on(scope: Scope, slot: Slot) -> str:
+    """The tensor that the output ``slot`` became, for the levels after it."""
+    if not isinstance(slot.output, WrittenOutput):
+        return _output(scope, slot)
+    shown = slot.output.shown
+    assert shown is not None  # it is a slot
+    return f"{scope.inputs[shown.source]}{'._base' * shown.of_base}"
+
+
+def _saved(scope: Scope, joint: Joint, level: Level) -> str:
+    kept = joint.kept(level)
+    tensors = [_residual(scope, joint.residuals[name]) for name, value in kept.items() if value is not None]
+    numbers = [_residual(scope, joint.residuals[name]) for name, value in kept.items() if value is None]
+    parts = [_tuple(tensors), _tuple(numbers), _tuple(_watched(scope, joint)), _tuple(_written(scope, joint))]
     while parts and parts[-1] == "()":
         parts.pop()
     return ", ".join(parts or ["()"])
@@ -160,10 +187,8 @@ def _residual(scope: Scope, source: RootInput | SymbolInput | GraphOutput) -> st
     return scope.outputs[source]
 
 
-def _watched(scope: Scope) -> list[str]:
+def _watched(scope: Scope, joint: Joint) -> list[str]:
     """The tensors that the program writes and the backward reads, with the versions that they end at."""
-    joint = scope.joint
-    assert joint is not None
     read = joint.storages_read
     saved = list(joint.residuals.values())
     fakes = fakes_of(scope.capture, scope.replay)
@@ -183,9 +208,7 @@ def _watched(scope: Scope) -> list[str]:
     return found
 
 
-def _written(scope: Scope) -> list[str]:
-    joint = scope.joint
-    assert joint is not None
+def _written(scope: Scope, joint: Joint) -> list[str]:
     return [f"{scope.inputs[_holder(root)]}.detach()" for root in joint.roots_written]
 
 

@@ -26,7 +26,7 @@ from purefx.runtime.body import emit_graph_call
 from purefx.runtime.differentiable import Derivatives
 from purefx.runtime.epilogue import emit_rebinding, emit_return, emit_statements
 from purefx.runtime.guards import spell_conditions, spell_geometries, spell_sources
-from purefx.runtime.history import emit_history, emit_late_leaves
+from purefx.runtime.history import emit_history, emit_late_leaves, emit_later_levels
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.versions import (
     emit_last_versions,
@@ -54,7 +54,7 @@ def build_wrapper(
     replay: Replay,
     functional: Functional,
     graph: Callable[..., Any],
-    derivatives: tuple[Joint, Derivatives] | None = None,
+    derivatives: tuple[Joint, tuple[Derivatives, ...]] | None = None,
 ) -> Wrapper:
     """Generate the wrapper of ``functional`` for the calls that look like ``capture``; ``graph`` runs the graph.
 
@@ -100,6 +100,7 @@ def _run(scope: Scope) -> list[str]:
         *emit_history(scope),
         *emit_older_views(scope),
         *emit_write_back(scope),
+        *emit_later_levels(scope),
         *emit_versions_of_inputs(scope),
         *emit_statements(scope),
         *emit_write_back_resized(scope),

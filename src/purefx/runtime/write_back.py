@@ -20,21 +20,17 @@ def emit_write_back(scope: Scope) -> list[str]:
     resized = _resized(scope)
     outputs = [o for o in _written(scope) if o.region.storage not in resized]
     unseen = [f"{_target(scope, o.root, o.region)}.copy_({scope.outputs[o]})" for o in outputs if o.shown is None]
-    return [*_block(scope, unseen), *_seen(scope, [o for o in outputs if o.shown is not None])]
+    return _block(scope, unseen)
 
 
-def _seen(scope: Scope, outputs: list[WrittenOutput]) -> list[str]:
-    """Writes that autograd sees, each by way of the tensor whose history it becomes a part of."""
-    lines = []
-    for output in outputs:
-        shown = output.shown
-        assert shown is not None  # so they were chosen
-        chain = chain_between(shown.before.physical, output.region)
-        assert chain is not None  # so the way was chosen
-        name = f"{scope.inputs[shown.source]}{'._base' * shown.of_base}{spell_physical(shown.before)}"
-        name = _chained(scope, name, chain)
-        lines.append(f"{name}.copy_({scope.outputs[output]})")
-    return lines if scope.capture.grad_before or not lines else ["with torch.enable_grad():", *indented(lines)]
+def emit_seen(scope: Scope, output: WrittenOutput) -> str:
+    """A write that autograd sees, by way of the tensor whose history it becomes a part of."""
+    shown = output.shown
+    assert shown is not None  # asked of such outputs
+    chain = chain_between(shown.before.physical, output.region)
+    assert chain is not None  # so the way was chosen
+    name = f"{scope.inputs[shown.source]}{'._base' * shown.of_base}{spell_physical(shown.before)}"
+    return f"{_chained(scope, name, chain)}.copy_({scope.outputs[output]})"
 
 
 def emit_write_back_resized(scope: Scope) -> list[str]:
