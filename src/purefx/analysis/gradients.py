@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, Node
 
 from purefx.analysis.replay import Fresh, Itself, Replay
 from purefx.capture.captured import Capture, Input, TensorResult
@@ -53,6 +53,11 @@ class Target:
     of_base: bool = False
     begins: bool = False
 
+    @property
+    def place(self) -> tuple[Node, int]:
+        """Where the tensor comes from in the graph of autograd."""
+        return self.edge.node, self.edge.output_nr
+
 
 def infer_targets(capture: Capture, replay: Replay) -> tuple[Target, ...]:
     """The tensors to which gradients flow; each edge belongs to one of them, and none lies behind another.
@@ -69,7 +74,7 @@ def infer_targets(capture: Capture, replay: Replay) -> tuple[Target, ...]:
             assert edge is not None  # it requires grad
             targets.append(Target(known, edge, begins=True))
     targets += _leaf_results(capture, replay)
-    return tuple({(t.edge.node, t.edge.output_nr): t for t in reversed(targets)}.values())[::-1]
+    return tuple({t.place: t for t in reversed(targets)}.values())[::-1]
 
 
 def views_among(targets: Iterable[Target]) -> Iterator[GradientEdge]:

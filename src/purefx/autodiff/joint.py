@@ -62,7 +62,7 @@ def functionalize_jointly(
         return rewriter.finish(), None
     turned = any(call.effect in (Effect.GEOMETRY, Effect.STORAGE) for call in replay.statements)
     single = turned or any(map(is_detached, capture.inputs))
-    levels = infer_levels(slots, infer_targets(capture, replay), single=single)
+    levels = infer_levels(capture.inputs, slots, infer_targets(capture, replay), single=single)
     for level in levels:
         _differentiate(capture, level)
     found = [backward for level in levels for backward in level.found.values()]

@@ -10,16 +10,17 @@ output takes that output, and no gradient flows past it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import GradientEdge, Node
 
 from purefx.analysis.gradients import Slot, Target
 from purefx.autodiff.backward import Backward, Pattern, Place
+from purefx.capture.captured import Input
 from purefx.capture.edges import Beginning, edge_of
-from purefx.functional.signature import Functional
+from purefx.functional.signature import Functional, WrittenOutput
 
 _BEGINNING: type = Beginning._backward_cls  # what a node of that function is
 
@@ -40,24 +41,78 @@ class Level:
     raised: dict[Pattern, RuntimeError] = field(default_factory=dict)
 
 
-def infer_levels(slots: Sequence[Slot], targets: Sequence[Target], *, single: bool = False) -> tuple[Level, ...]:
-    """The levels of ``slots``; ``single`` puts all into one."""
-    places = {slot: place_of(slot) for slot in slots}
-    depths = _depths(slots, places) if len(slots) > 1 and not single else dict.fromkeys(slots, 0)
+def infer_levels(
+    inputs: Sequence[Input], slots: Sequence[Slot], targets: Sequence[Target], *, single: bool = False
+) -> tuple[Level, ...]:
+    """The levels of ``slots``, which gradients enter; they leave at ``targets``; ``single`` puts all into one.
+
+    All are one level too where a later one would need a tensor as it was before an earlier one wrote to it.
+    """
+    passed = {slot: _passed(slot, inputs) for slot in slots}
+    depths = _depths(passed) if len(slots) > 1 and not single else dict.fromkeys(slots, 0)
+    written = {id(base_of(slot.fake)) for slot in slots if isinstance(slot.output, WrittenOutput)}
     levels: list[Level] = []
     for depth in range(max(depths.values()) + 1):
         mine = tuple(slot for slot in slots if depths[slot] == depth)
-        earlier = [slot for slot in slots if depths[slot] < depth]
-        stops = frozenset(places[slot] for slot in earlier)
-        passed = {place: Target(slot, GradientEdge(*place)) for slot in earlier for place in [places[slot]]}
-        wanted = (*targets, *passed.values())
+        earlier = [target for slot in slots if depths[slot] < depth for target in passed[slot]]
+        stops = frozenset(target.place for target in earlier)
+        wanted = tuple(targets)
         if stops:
-            met = _reached([places[slot] for slot in mine], stops)
-            wanted = tuple(target for target in wanted if (target.edge.node, target.edge.output_nr) in met)
-            if _runs_functions(stops, wanted):
-                return infer_levels(slots, targets, single=True)
+            met = _reached([target.place for slot in mine for target in passed[slot][:1]], stops)
+            wanted = tuple(target for target in targets if target.place in met)
+            sources = [target.source for target in wanted if isinstance(target.source, Input)]
+            if _runs_functions(stops, wanted) or any(id(base_of(source.fake)) in written for source in sources):
+                return infer_levels(inputs, slots, targets, single=True)
+            wanted = (*wanted, *{t.place: t for t in earlier if t.place in met}.values())
         levels.append(Level(mine, wanted, stops))
     return tuple(levels)
+
+
+def _passed(slot: Slot, inputs: Sequence[Input]) -> list[Target]:
+    """By which tensors later levels depend on ``slot``: the output, or the tensors of the caller that are written.
+
+    The first is where the gradient of the slot comes from.
+    """
+    if not isinstance(slot.output, WrittenOutput):
+        edge = edge_of(slot.fake)
+        assert edge is not None  # it is a slot
+        return [Target(slot, edge)]
+    shown = slot.output.shown
+    assert shown is not None  # it is a slot
+    family = [shown.source, *(i for i in inputs if base_of(i.fake) is base_of(shown.source.fake))]
+    found = [Target(known, edge) for known in family for edge in [edge_of(known.fake)] if edge is not None]
+    base = edge_of(base_of(shown.source.fake))
+    if base is not None and shown.source.fake._base is not None:
+        found.append(Target(shown.source, base, of_base=True))
+    return list({target.place: target for target in found}.values())
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor whose history ``tensor`` has a part in."""
+    base = None if tensor.is_inference() else tensor._base
+    return tensor if base is None else base
+
+
+def _depths(passed: dict[Slot, list[Target]]) -> dict[Slot, int]:
+    """How many outputs lie one behind the other on the longest way from each slot."""
+    owner = {target.place: slot for slot, targets in reversed(passed.items()) for target in targets}
+    behind: dict[Slot, set[Slot]] = {}
+    for slot, targets in passed.items():
+        own = {target.place for target in targets}
+        met = _reached(list(own), frozenset(owner.keys() - own))
+        behind[slot] = {owner[place] for place in met if place in owner and place not in own} - {slot}
+    depths: dict[Slot, int] = {}
+    waiting = list(passed)
+    for _ in range(len(passed) ** 2):
+        slot = waiting.pop(0)
+        known = [depths.get(other) for other in behind[slot]]
+        if None in known:
+            waiting.append(slot)
+        else:
+            depths[slot] = max((depth + 1 for depth in known if depth is not None), default=0)
+        if not waiting:
+            return depths
+    return dict.fromkeys(passed, 0)
 
 
 def _runs_functions(stops: frozenset[Place], targets: Sequence[Target]) -> bool:
@@ -66,7 +121,7 @@ def _runs_functions(stops: frozenset[Place], targets: Sequence[Target]) -> bool:
     Rule: a stop is a gradient that is not there.  PyTorch passes that on; a custom function gets zeros for it.
     """
     behind = _reached(stops, frozenset())
-    met = any((target.edge.node, target.edge.output_nr) in behind - stops for target in targets)
+    met = any(target.place in behind - stops for target in targets)
     return met and any(isinstance(node, BackwardCFunction) for node, _ in behind if not isinstance(node, _BEGINNING))
 
 
@@ -85,44 +140,3 @@ def _reached(starts: Iterable[Place], stops: frozenset[Place]) -> set[Place]:
                 seen.add(node)
                 waiting.append(node)
     return found
-
-
-def place_of(slot: Slot) -> Place:
-    """Where the tensor of ``slot`` comes from."""
-    edge = edge_of(slot.fake)
-    assert edge is not None  # it requires grad
-    return edge.node, edge.output_nr
-
-
-def _depths(slots: Sequence[Slot], places: dict[Slot, Place]) -> dict[Slot, int]:
-    """How many outputs lie one behind the other on the longest way from each slot."""
-    owner = {place: slot for slot, place in places.items()}
-    behind = {slot: {owner[place] for place in _met(places[slot], owner)} for slot in slots}
-    depths: dict[Slot, int] = {}
-    waiting = list(slots)
-    while waiting:
-        slot = waiting.pop(0)
-        known = [depths.get(other) for other in behind[slot]]
-        if None in known:
-            waiting.append(slot)
-        else:
-            depths[slot] = max((depth + 1 for depth in known if depth is not None), default=0)
-    return {slot: depths[owner[places[slot]]] for slot in slots}
-
-
-def _met(start: Place, owner: dict[Place, Slot]) -> Iterator[Place]:
-    """The places of slots that are met first on the ways from ``start``."""
-    seen: set[Place | Node] = {start[0]}
-    waiting = [start[0]]
-    while waiting:
-        for place in waiting.pop().next_functions:
-            node, _ = place
-            if node is None or place == start:
-                continue
-            if place in owner:
-                if place not in seen:
-                    seen.add(place)
-                    yield place
-            elif node not in seen:
-                seen.add(node)
-                waiting.append(node)

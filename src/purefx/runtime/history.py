@@ -147,22 +147,13 @@ _NOTHING = torch.empty(0, requires_grad=True)
 
 def _input(scope: Scope, target: Target) -> str:
     if isinstance(target.source, Slot):
-        return _given_on(scope, target.source)
+        return _output(scope, target.source)
     if not isinstance(target.source, Input):
         return scope.variables[target.source]
     name = scope.inputs[target.source]
     if target.of_base:
         return f"{name}._base"
     return name if target.begins else scope.earlier.get(target.source, name)
-
-
-def _given_on(scope: Scope, slot: Slot) -> str:
-    """The tensor that the output ``slot`` became, for the levels after it."""
-    if not isinstance(slot.output, WrittenOutput):
-        return _output(scope, slot)
-    shown = slot.output.shown
-    assert shown is not None  # it is a slot
-    return f"{scope.inputs[shown.source]}{'._base' * shown.of_base}"
 
 
 def _saved(scope: Scope, joint: Joint, level: Level) -> str:
