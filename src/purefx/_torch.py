@@ -121,6 +121,20 @@ def keeps_graph() -> bool:
     return torch._C._autograd._get_current_graph_task_keep_graph()
 
 
+@contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """Take off the hooks that the caller has set on what autograd saves: they are for the call, not for its capture."""
+    hooks = []
+    while (top := torch._C._autograd._top_saved_tensors_default_hooks(False)) is not None:
+        hooks.append(top)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(hooks):
+            torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
 def without_modes() -> AbstractContextManager[Any]:
     """Run on real tensors although dispatch modes (fake tensors, tracing) are active."""
     return torch.utils._python_dispatch._disable_current_modes()

@@ -21,6 +21,7 @@ from purefx._torch import (
     quiet_fake_tensors,
     set_version,
     without_modes,
+    without_saved_tensor_hooks,
 )
 from purefx.capture.arguments import (
     PLAIN,
@@ -83,7 +84,7 @@ class _Session:
 
     def run(self) -> Capture:
         grad_before, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        with without_modes(), unchanged_globals() as grad_after:
+        with without_modes(), without_saved_tensor_hooks(), unchanged_globals() as grad_after:
             args, kwargs = self._fake_arguments()
             given = pytree.tree_leaves((args, kwargs))
             with fake_variables(self._function, self._make), fake_owners(self._owners, self._make) as swapped:
@@ -112,7 +113,7 @@ class _Session:
     @contextmanager
     def _resumed(self) -> Iterator[Resumed]:
         """Enter the run once more, with fakes again where the program reaches tensors by itself."""
-        with without_modes(), unchanged_globals(), refusals(), quiet_fake_tensors():  # noqa: SIM117 - order matters
+        with without_modes(), without_saved_tensor_hooks(), unchanged_globals(), refusals(), quiet_fake_tensors():
             with fake_variables(self._function, self._make), fake_owners(self._owners, self._make):
                 self._recorder.chance.resume()
                 with self._fakes.mode, self._recorder:

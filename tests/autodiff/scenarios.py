@@ -1,0 +1,295 @@
+"""What a caller may do with gradients of a call; each scenario returns what it saw, as plain data."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
+Scenario = Callable[[Compile], Any]
+SCENARIOS: list[Scenario] = []
+
+
+def scenario(function: Scenario) -> Scenario:
+    """Add ``function`` to the scenarios."""
+    SCENARIOS.append(function)
+    return function
+
+
+def leaf(*sizes: int) -> Tensor:
+    """A leaf that requires grad, with small numbers."""
+    count = torch.Size(sizes).numel()
+    return (torch.arange(count, dtype=torch.float32) % 5 - 1.5).reshape(sizes).requires_grad_()
+
+
+def error_of(function: Callable[[], object]) -> str:
+    """The kind of error that ``function`` raises, and the beginning of its text."""
+    try:
+        function()
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:60]}"
+    return "none"
+
+
+@scenario
+def an_output_is_differentiated_by_an_output(compiled: Compile) -> Any:
+    x, w = leaf(2, 3), leaf(3, 2)
+
+    def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        h = x @ w
+        return h, h.sin().sum()
+
+    h, loss = compiled(f)(x, w)
+    arrived: list[Tensor] = []
+    h.retain_grad()
+    h.register_hook(lambda g: arrived.append(g.clone()))
+    by_h = torch.autograd.grad(loss, h, retain_graph=True)
+    (loss + h.sum()).backward()
+    return by_h, h.grad, arrived, x.grad, w.grad
+
+
+@scenario
+def an_output_is_differentiated_by_a_written_argument(compiled: Compile) -> Any:
+    x = leaf(3)
+    y = x * 1
+
+    def f(y: Tensor) -> Tensor:
+        y.mul_(2)
+        return y.exp()
+
+    result = compiled(f)(y)
+    return torch.autograd.grad(result.sum(), [y], retain_graph=True), torch.autograd.grad(result.sum() + y.sum(), x)
+
+
+@scenario
+def hidden_states_are_returned(compiled: Compile) -> Any:
+    layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
+    with torch.no_grad():
+        for p in layers.parameters():
+            p.copy_(leaf(*p.shape).detach() / 4)
+
+    def f(x: Tensor) -> list[Tensor]:
+        states = [x]
+        for layer in layers:
+            states.append(torch.relu(layer(states[-1])))
+        return states
+
+    states = compiled(f)(leaf(2, 4))
+    between = [torch.autograd.grad(b.sum(), a, retain_graph=True)[0] for a, b in zip(states, states[1:], strict=False)]
+    states[-1].sum().backward()
+    return between, [p.grad for p in layers.parameters()]
+
+
+@scenario
+def nobody_differentiates_one_output(compiled: Compile) -> Any:
+    x, y = leaf(3), leaf(3)
+    first, _ = compiled(lambda x, y: (x * 2, y.log()))(x, y)
+    first.sum().backward()
+    return x.grad, y.grad
+
+
+@scenario
+def integers_and_unused_arguments_get_none(compiled: Compile) -> Any:
+    x, unused, places = leaf(4), leaf(2), torch.tensor([0, 2])
+    result = compiled(lambda x, unused, places: (x[places] * 2, places + 1))(x, unused, places)
+    return torch.autograd.grad(result[0].sum(), [x, unused], allow_unused=True), result[1].requires_grad
+
+
+@scenario
+def the_backward_runs_twice(compiled: Compile) -> Any:
+    x = leaf(3)
+    loss = compiled(lambda x: (x.exp() * x).sum())(x)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    return x.grad, error_of(loss.backward)
+
+
+@scenario
+def several_outputs_are_differentiated_together(compiled: Compile) -> Any:
+    x = leaf(3)
+    a, b, c = compiled(lambda x: (x * 2, x.exp(), (x * x).sum()))(x)
+    torch.autograd.backward([a, b, c], [torch.ones(3), torch.arange(3.0), None])
+    return x.grad
+
+
+@scenario
+def the_backward_runs_in_another_thread(compiled: Compile) -> Any:
+    x = leaf(3)
+    loss = compiled(lambda x: (x.exp() * x).sum())(x)
+    thread = threading.Thread(target=loss.backward)
+    thread.start()
+    thread.join()
+    return x.grad
+
+
+@scenario
+def what_was_saved_is_written_afterwards(compiled: Compile) -> Any:
+    def run(write: Callable[[Tensor, Tensor, Tensor], object]) -> str:
+        x, w = leaf(3), leaf(3)
+        y = compiled(lambda x, w: (x * w).exp())(x, w)
+        with torch.no_grad():
+            write(x, w, y)
+        return error_of(y.sum().backward)
+
+    return (
+        run(lambda x, w, y: x.add_(1)),
+        run(lambda x, w, y: w.zero_()),
+        run(lambda x, w, y: y.mul_(2)),
+        run(lambda x, w, y: x.data.add_(1)),
+    )
+
+
+@scenario
+def what_is_not_saved_is_written_afterwards(compiled: Compile) -> Any:
+    x, w = leaf(3), leaf(3)
+    y = compiled(lambda x, w: (x + w).sum())(x, w)
+    with torch.no_grad():
+        x.add_(1)
+    y.backward()
+    return x.grad
+
+
+@scenario
+def hooks_see_what_is_saved(compiled: Compile) -> Any:
+    x, w = leaf(3), leaf(3)
+    packed: list[tuple[int, ...]] = []
+
+    def pack(t: Tensor) -> Tensor:
+        packed.append(tuple(t.shape))
+        return t.double()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t.float()):
+        loss = compiled(lambda x, w: (x * w).sum())(x, w)
+    loss.backward()
+    return len(packed), x.grad, w.grad
+
+
+@scenario
+def hooks_inside(compiled: Compile) -> Any:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 2
+        y.register_hook(lambda g: g * 10)
+        z = y * 3
+        z.register_hook(lambda g: g + 1)
+        return y, z
+
+    x = leaf(2)
+    y, z = compiled(f)(x)
+    return torch.autograd.grad(z.sum(), x, retain_graph=True), torch.autograd.grad(y.sum() + z.sum(), x)
+
+
+@scenario
+def anomalies_are_detected(compiled: Compile) -> Any:
+    x = leaf(3)
+    with torch.autograd.detect_anomaly(check_nan=False):
+        loss = compiled(lambda x: x.exp().sum())(x)
+        loss.backward()
+    return x.grad
+
+
+@scenario
+def a_backward_that_raises_in_eager(compiled: Compile) -> Any:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.exp()
+        y.mul_(y)
+        y.add_(1)
+        return y, x * 2
+
+    x = leaf(3)
+    y, z = compiled(f)(x)
+    z.sum().backward()
+    return x.grad, error_of(y.sum().backward)
+
+
+@scenario
+def checkpoints_draw_the_same_numbers(compiled: Compile) -> Any:
+    def block(x: Tensor, w: Tensor) -> Tensor:
+        return nn.functional.dropout(torch.relu(x @ w), 0.5)
+
+    def seen(reentrant: bool) -> Any:
+        def f(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+            y = checkpoint(block, x, w, use_reentrant=reentrant)
+            return (checkpoint(block, y, v, use_reentrant=reentrant) ** 2).sum()
+
+        x, w, v = leaf(4, 4), leaf(4, 4), leaf(4, 4)
+        torch.manual_seed(0)
+        loss = compiled(f)(x, w, v)
+        loss.backward()
+        return loss, x.grad, w.grad, v.grad, torch.rand(1)
+
+    return seen(False), seen(True)
+
+
+@scenario
+def a_gradient_is_taken_inside(compiled: Compile) -> Any:
+    def f(x: Tensor) -> Tensor:
+        y = x.detach().requires_grad_()
+        (force,) = torch.autograd.grad((y**3).sum(), y, create_graph=True)
+        return force.sum() * x.sum()
+
+    x = leaf(3)
+    loss = compiled(f)(x)
+    loss.backward()
+    return loss, x.grad
+
+
+@scenario
+def grad_modes_inside(compiled: Compile) -> Any:
+    def f(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            a = x * w
+        with torch.set_grad_enabled(False):
+            b = a.exp()
+            with torch.enable_grad():
+                c = w * b
+        return a, b, c
+
+    x, w = leaf(3), leaf(3)
+    with torch.no_grad():
+        quiet = compiled(f)(x, w)
+    loud = compiled(f)(x, w)
+    loud[2].sum().backward()
+    return [t.requires_grad for t in (*quiet, *loud)], x.grad, w.grad
+
+
+@scenario
+def requires_grad_changes_inside(compiled: Compile) -> Any:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        x.requires_grad_()
+        z = x + y
+        y.detach_()
+        return z.sum() + (y * 2).sum()
+
+    x, y = leaf(3).detach(), leaf(3) * 1
+    loss = compiled(f)(x, y)
+    loss.backward()
+    return x.grad, x.is_leaf, y.requires_grad, y.is_leaf
+
+
+@scenario
+def what_was_saved_is_detached_inside(compiled: Compile) -> Any:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        z = x * y
+        y.detach_()
+        return z.sum()
+
+    return error_of(compiled(f)(leaf(3), leaf(3) * 1).backward)
+
+
+@scenario
+def the_result_is_one_object(compiled: Compile) -> Any:
+    a, b, c = compiled(lambda x: ((y := x * 2), y, y.detach()))(leaf(3))
+    return a is b, c.requires_grad, c.data_ptr() == a.data_ptr()
+
+
+@scenario
+def two_pieces_and_a_later_write(compiled: Compile) -> Any:
+    pieces = compiled(lambda x: (x * 2).split(2))(leaf(4))
+    node = pieces[0].grad_fn
+    assert node is not None  # it requires grad
+    return type(node).__name__, node is pieces[1].grad_fn, error_of(lambda: pieces[0].mul_(2))
