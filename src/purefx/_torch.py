@@ -125,7 +125,8 @@ def keeps_graph() -> bool:
 def without_saved_tensor_hooks() -> Iterator[None]:
     """Take off the hooks that the caller has set on what autograd saves: they are for the call, not for its capture."""
     hooks = []
-    while (top := torch._C._autograd._top_saved_tensors_default_hooks(False)) is not None:
+    ignore_is_tracing = False
+    while (top := torch._C._autograd._top_saved_tensors_default_hooks(ignore_is_tracing)) is not None:
         hooks.append(top)
         torch._C._autograd._pop_saved_tensors_default_hooks()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -80,7 +81,7 @@ def hidden_states_are_returned(compiled: Compile) -> Any:
         return states
 
     states = compiled(f)(leaf(2, 4))
-    between = [torch.autograd.grad(b.sum(), a, retain_graph=True)[0] for a, b in zip(states, states[1:], strict=False)]
+    between = [torch.autograd.grad(b.sum(), a, retain_graph=True)[0] for a, b in itertools.pairwise(states)]
     states[-1].sum().backward()
     return between, [p.grad for p in layers.parameters()]
 
@@ -211,7 +212,7 @@ def checkpoints_draw_the_same_numbers(compiled: Compile) -> Any:
     def block(x: Tensor, w: Tensor) -> Tensor:
         return nn.functional.dropout(torch.relu(x @ w), 0.5)
 
-    def seen(reentrant: bool) -> Any:
+    def seen(*, reentrant: bool) -> Any:
         def f(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
             y = checkpoint(block, x, w, use_reentrant=reentrant)
             return (checkpoint(block, y, v, use_reentrant=reentrant) ** 2).sum()
@@ -222,7 +223,7 @@ def checkpoints_draw_the_same_numbers(compiled: Compile) -> Any:
         loss.backward()
         return loss, x.grad, w.grad, v.grad, torch.rand(1)
 
-    return seen(False), seen(True)
+    return seen(reentrant=False), seen(reentrant=True)
 
 
 @scenario

@@ -113,12 +113,19 @@ class _Session:
     @contextmanager
     def _resumed(self) -> Iterator[Resumed]:
         """Enter the run once more, with fakes again where the program reaches tensors by itself."""
-        with without_modes(), without_saved_tensor_hooks(), unchanged_globals(), refusals(), quiet_fake_tensors():
-            with fake_variables(self._function, self._make), fake_owners(self._owners, self._make):
-                self._recorder.chance.resume()
-                with self._fakes.mode, self._recorder:
-                    yield Resumed(self._recorder, lambda: tuple(self._inputs.values()))
-                self._put_back()
+        with (
+            without_modes(),
+            without_saved_tensor_hooks(),
+            unchanged_globals(),
+            refusals(),
+            quiet_fake_tensors(),
+            fake_variables(self._function, self._make),
+            fake_owners(self._owners, self._make),
+        ):
+            self._recorder.chance.resume()
+            with self._fakes.mode, self._recorder:
+                yield Resumed(self._recorder, lambda: tuple(self._inputs.values()))
+            self._put_back()
 
     def _fake_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         leaves: list[Any] = list(self._flat.leaves)
