@@ -13,7 +13,9 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 import torch.utils._pytree as pytree  # the flattening that torch.compile and transformers register types with
-from functorch.compile import min_cut_rematerialization_partition as min_cut_partition  # public; torch has no other
+from functorch.compile import (  # type: ignore[import-untyped]  # public, and without types
+    min_cut_rematerialization_partition as min_cut_partition,
+)
 from torch._dynamo.source import ConstantSource  # names a size symbol; the symbol factory asks for a source
 from torch._ops import HigherOrderOperator, OpOverload  # the types of operators; no public spelling
 from torch._subclasses.fake_tensor import (  # fake tensors have no public constructor
@@ -112,7 +114,7 @@ def holders_in_python(tensor: torch.Tensor) -> int:
 
     While others than Python hold it (a graph of gradients), PyTorch has one reference of its own.
     """
-    others = tensor._use_count() > 1
+    others: bool = tensor._use_count() > 1  # type: ignore[attr-defined]  # PyTorch's stubs leave it out
     return sys.getrefcount(tensor) - 2 - others
 
 

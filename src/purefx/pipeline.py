@@ -24,7 +24,14 @@ from purefx.errors import BackendFailed, UnsupportedOperator
 from purefx.functional.examples import example_of, example_of_value
 from purefx.functional.known import find_number
 from purefx.functional.reinplace import with_in_place_writes
-from purefx.functional.signature import Functional, RootInput, module_of
+from purefx.functional.signature import (
+    Functional,
+    FunctionalBackward,
+    FunctionalGraph,
+    RootInput,
+    SymbolInput,
+    module_of,
+)
 from purefx.layout import NotViewable
 from purefx.runtime.derivatives import backward_graph
 from purefx.runtime.differentiable import BackwardGraph, Derivatives
@@ -100,7 +107,7 @@ def _wrapper(
     return build_wrapper(stages.capture, stages.replay, functional, run_graph, (joint, derivatives))
 
 
-def _boxed(stages: Stages, graph: Functional, backend: Backend | None) -> Callable[[list[Any]], Any]:
+def _boxed(stages: Stages, graph: FunctionalBackward, backend: Backend | None) -> Callable[[list[Any]], Any]:
     """What runs a backward graph: it takes a list of inputs."""
     if backend is None:
         return build_runner(graph, boxed=True)
@@ -112,7 +119,8 @@ def build_without_backend(stages: Stages) -> Wrapper:
     """The wrapper that runs the graph as it is, with the writes in place again where that is safe."""
     if needs_first_run(stages.functional):
         return build(stages, build_runner(stages.functional))
-    kept = () if stages.joint is None else [x for x in stages.joint.residuals.values() if not isinstance(x, RootInput)]
+    joint = stages.joint
+    kept = () if joint is None else [x for x in joint.residuals.values() if not isinstance(x, RootInput | SymbolInput)]
     functional = with_in_place_writes(stages.functional, kept)
     return _wrapper(stages, functional, build_runner(functional))
 
@@ -122,7 +130,7 @@ def compile_graph(stages: Stages, backend: Backend) -> Callable[..., Any]:
     return compile_functional(stages.capture, stages.functional, backend)
 
 
-def compile_functional(capture: Capture, functional: Functional, backend: Backend) -> Callable[..., Any]:
+def compile_functional(capture: Capture, functional: FunctionalGraph, backend: Backend) -> Callable[..., Any]:
     """``functional`` as compiled by ``backend``; BackendFailed if that raises or returns no callable.
 
     At each call the number of outputs is checked, and BackendFailed raised if it is another than the graph's.

@@ -53,7 +53,7 @@ def add_to(holder: Any) -> Program:
 
 def in_a_tuple() -> Program:
     modules = (Adds(),)
-    return lambda x: modules[0](x)  # type: ignore[no-any-return]  # a module's call
+    return lambda x: modules[0](x)
 
 
 def in_a_default() -> Program:
@@ -82,7 +82,7 @@ def in_an_object_of_an_object() -> Program:
 
     def program(x: Tensor) -> Tensor:
         holder.inner.total = holder.inner.total + x
-        return holder.inner.total * 2  # type: ignore[no-any-return]  # a namespace has any attribute
+        return holder.inner.total * 2
 
     return program
 

@@ -15,7 +15,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node
 
-from purefx.analysis.replay import Fresh, Itself, Replay
+from purefx.analysis.replay import Fresh, How, Itself, Replay
 from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.edges import edge_of, is_bare_view, is_begun
 from purefx.capture.recording import Region, Variable
@@ -106,11 +106,11 @@ def _leaf_results(capture: Capture, replay: Replay) -> Iterable[Target]:
                 yield Target(result.variable, edge, begins=True)
 
 
-def results_of(capture: Capture, replay: Replay) -> Iterable[tuple[TensorResult, object]]:
+def results_of(capture: Capture, replay: Replay) -> Iterable[tuple[TensorResult, How]]:
     """The tensors that the program hands out or binds, each with how it is made."""
     results = [*capture.results, *(r.result for r in capture.rebindings)]
     for result, how in zip(results, (*replay.results, *replay.rebound), strict=True):
-        if isinstance(result, TensorResult):
+        if isinstance(result, TensorResult) and how is not None:
             yield result, how
 
 

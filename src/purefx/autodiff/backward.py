@@ -25,7 +25,7 @@ from purefx.capture.recorder import Recorder
 from purefx.capture.recording import Call, Recording, Region, Variable
 from purefx.capture.tensors import variable_of
 from purefx.functional.regions import chain_between
-from purefx.functional.signature import BaseOutput, GraphOutput, ResultOutput, WrittenOutput
+from purefx.functional.signature import BaseOutput, ForwardOutput, ResultOutput, WrittenOutput
 from purefx.layout import Geometry
 
 Pattern = tuple[bool, ...]
@@ -48,7 +48,7 @@ class Backward:
     inputs: tuple[Input, ...]
 
 
-def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[GraphOutput]) -> tuple[Slot, ...]:
+def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutput]) -> tuple[Slot, ...]:
     """The ``outputs`` whose values autograd sees."""
     fakes = fakes_of(capture, replay)
     slots: list[Slot] = []

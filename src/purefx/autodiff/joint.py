@@ -17,7 +17,14 @@ from purefx.functional.backward import residual_outputs, rewrite_backward
 from purefx.functional.builder import Value
 from purefx.functional.rewrite import Rewriter
 from purefx.functional.roots import Root
-from purefx.functional.signature import Functional, GraphOutput, ResidualInput, RootInput, WrittenOutput
+from purefx.functional.signature import (
+    ForwardInput,
+    ForwardOutput,
+    Functional,
+    FunctionalBackward,
+    ResidualInput,
+    WrittenOutput,
+)
 from purefx.operators import aten
 
 
@@ -30,12 +37,12 @@ class Joint:
     """
 
     levels: tuple[Level, ...]
-    residuals: dict[str, RootInput | GraphOutput]
+    residuals: dict[str, ForwardInput | ForwardOutput]
     storages_read: frozenset[Storage]
     saved: frozenset[str] | None
 
     @property
-    def backwards(self) -> list[Functional]:
+    def backwards(self) -> list[FunctionalBackward]:
         """The functional backward graphs so far."""
         return [graph for level in self.levels for graph in level.backwards.values()]
 
@@ -104,7 +111,7 @@ def _partitioned(
     return saved
 
 
-def derive(capture: Capture, replay: Replay, joint: Joint, level: Level, pattern: Pattern) -> Functional:
+def derive(capture: Capture, replay: Replay, joint: Joint, level: Level, pattern: Pattern) -> FunctionalBackward:
     """The functional backward graph of ``pattern``; raises what eager's backward raises."""
     known = level.backwards.get(pattern)
     if known is not None:
@@ -141,5 +148,5 @@ def _rewriter(capture: Capture, replay: Replay) -> Rewriter:
     return rewriter
 
 
-def _residuals_of(graph: Functional) -> Iterable[str]:
+def _residuals_of(graph: FunctionalBackward) -> Iterable[str]:
     return (given.name for given in graph.inputs if isinstance(given, ResidualInput))

@@ -20,7 +20,7 @@ from purefx.analysis.gradients import Slot, Target
 from purefx.autodiff.backward import Backward, Pattern, Place
 from purefx.capture.captured import Input
 from purefx.capture.edges import Beginning, edge_of
-from purefx.functional.signature import Functional, WrittenOutput
+from purefx.functional.signature import FunctionalBackward, WrittenOutput
 
 _BEGINNING: type = Beginning._backward_cls  # what a node of that function is
 
@@ -37,7 +37,7 @@ class Level:
     targets: tuple[Target, ...]
     stops: frozenset[Place]
     found: dict[Pattern, Backward] = field(default_factory=dict)
-    backwards: dict[Pattern, Functional] = field(default_factory=dict)
+    backwards: dict[Pattern, FunctionalBackward] = field(default_factory=dict)
     raised: dict[Pattern, RuntimeError] = field(default_factory=dict)
 
 
@@ -131,10 +131,10 @@ def _reached(starts: Iterable[Place], stops: frozenset[Place]) -> set[Place]:
     waiting = [node for node, _ in found]
     seen = set(waiting)
     while waiting:
-        for place in waiting.pop().next_functions:
-            node, _ = place
+        for node, output in waiting.pop().next_functions:
             if node is None:
                 continue
+            place = node, output
             found.add(place)
             if place not in stops and node not in seen:
                 seen.add(node)

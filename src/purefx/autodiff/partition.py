@@ -23,7 +23,7 @@ from purefx.functional.builder import Value
 from purefx.functional.dead import has_effect
 from purefx.functional.examples import example_of
 from purefx.functional.rewrite import Rewriter
-from purefx.functional.signature import Functional, GraphInput, ResidualInput
+from purefx.functional.signature import BackwardInput, FunctionalBackward, ResidualInput
 from purefx.functional.verify import returned
 
 PartitionFunction = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
@@ -32,7 +32,7 @@ Partition = Literal["default", "min_cut"] | PartitionFunction
 
 
 def choose_saved(
-    capture: Capture, rewriter: Rewriter, backward: Functional, partition: PartitionFunction
+    capture: Capture, rewriter: Rewriter, backward: FunctionalBackward, partition: PartitionFunction
 ) -> frozenset[str]:
     """The names of the nodes of the forward graph whose values ``partition`` keeps for ``backward``."""
     outputs = [node for _, node in rewriter.outputs]
@@ -43,7 +43,7 @@ def choose_saved(
     with without_modes(), torch.no_grad():
         FakeTensorProp(module, capture.fake_mode).propagate_dont_convert_inputs(*examples)
         first, _ = partition(module, examples, num_fwd_outputs=len(outputs))
-    saved = first.graph.output_node().args[0][len(outputs) :]
+    saved = returned(first.graph)[len(outputs) :]
     return frozenset(origin[node.name] for node in saved if node.name in origin)
 
 
@@ -53,13 +53,15 @@ def partition_function(partition: Partition) -> PartitionFunction:
 
 
 def recompute(
-    forward: fx.Graph, values: dict[fx.Node, Value], backward: Functional, saved: frozenset[str]
-) -> Functional:
+    forward: fx.Graph, values: dict[fx.Node, Value], backward: FunctionalBackward, saved: frozenset[str]
+) -> FunctionalBackward:
     """``backward`` with what it needs of ``forward`` computed again from ``saved`` and the inputs of ``forward``."""
     return _Recomputing(forward, values, backward, saved).run()
 
 
-def _joint_graph(forward: fx.Graph, outputs: list[Any], backward: Functional) -> tuple[fx.Graph, dict[str, str]]:
+def _joint_graph(
+    forward: fx.Graph, outputs: list[Any], backward: FunctionalBackward
+) -> tuple[fx.Graph, dict[str, str]]:
     """Forward and backward in one graph; and the names in it of the nodes of ``forward``, with their own."""
     joint = fx.Graph()
     image: dict[fx.Node, fx.Node] = {}
@@ -99,7 +101,7 @@ class _Recomputing:
     """The backward graph anew; ``_image`` maps nodes of both graphs to it."""
 
     def __init__(
-        self, forward: fx.Graph, values: dict[fx.Node, Value], backward: Functional, saved: frozenset[str]
+        self, forward: fx.Graph, values: dict[fx.Node, Value], backward: FunctionalBackward, saved: frozenset[str]
     ) -> None:
         self._nodes = {node.name: node for node in forward.nodes}
         self._values = dict(values)
@@ -107,9 +109,9 @@ class _Recomputing:
         self._saved = saved
         self._graph = fx.Graph()
         self._image: dict[fx.Node, fx.Node] = {}
-        self._inputs: dict[fx.Node, GraphInput] = {}
+        self._inputs: dict[fx.Node, BackwardInput] = {}
 
-    def run(self) -> Functional:
+    def run(self) -> FunctionalBackward:
         """The new graph."""
         graph = self._backward.graph
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -133,7 +135,7 @@ class _Recomputing:
             values=self._values,
         )
 
-    def _read(self, node: fx.Node, given: dict[fx.Node, GraphInput]) -> fx.Node:
+    def _read(self, node: fx.Node, given: dict[fx.Node, BackwardInput]) -> fx.Node:
         """The image of a node of the backward graph."""
         what = given.get(node)
         return self._forward(self._nodes[what.name]) if isinstance(what, ResidualInput) else self._image[node]

@@ -25,7 +25,7 @@ class Beginning(torch.autograd.Function):
         return fake
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         """Pass the gradient on."""
         return gradient, None
 
@@ -35,7 +35,7 @@ def give_history(fake: torch.Tensor) -> None:
     version = fake._version
     with without_modes(), torch.enable_grad():
         handle = fake.detach().requires_grad_()
-        Beginning.apply(handle, fake)
+        Beginning.apply(handle, fake)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
     set_version(fake, version)
 
 

@@ -276,9 +276,9 @@ def _check_state(name: str, value: Any) -> None:
 
 def _hooks_of(fake: torch.Tensor) -> tuple[Any, ...]:
     """The hooks on ``fake``, taken off: the caller's tensor gets them, where they run once, whoever differentiates."""
-    hooks = tuple((fake._backward_hooks or {}).values())
-    if hooks:
-        fake._backward_hooks.clear()
+    table = fake._backward_hooks or {}
+    hooks = tuple(table.values())
+    table.clear()
     return hooks
 
 

@@ -23,10 +23,11 @@ from purefx.functional.dead import without_dead_nodes
 from purefx.functional.rewrite import Rewriter
 from purefx.functional.roots import Root, infer_roots
 from purefx.functional.signature import (
-    Functional,
+    BackwardInput,
+    BackwardOutput,
+    ForwardOutput,
+    FunctionalBackward,
     GradientOutput,
-    GraphInput,
-    GraphOutput,
     ResidualInput,
     ResidualOutput,
     RootInput,
@@ -37,14 +38,14 @@ from purefx.functional.verify import check_functional
 from purefx.operators import aten
 
 
-def rewrite_backward(rewriter: Rewriter, backward: Backward) -> Functional:
+def rewrite_backward(rewriter: Rewriter, backward: Backward) -> FunctionalBackward:
     """The functional graph of ``backward``; ``rewriter`` has been through the forward, and goes on from there."""
     rewriter.memory.part(rewriter.owned, rewriter.handed)
     rewriter.builder.begin_graph(kept_apart=_written_roots(rewriter) | _views_of_outputs(rewriter))
     return _BackwardRewriter(rewriter, backward).run()
 
 
-def residual_outputs(rewriter: Rewriter, names: Iterable[str]) -> tuple[list[tuple[GraphOutput, fx.Node]], list[Any]]:
+def residual_outputs(rewriter: Rewriter, names: Iterable[str]) -> tuple[list[tuple[ForwardOutput, fx.Node]], list[Any]]:
     """The outputs by which the forward graph gives the values of the nodes ``names`` to the backward.
 
     Also where each value comes from: the root that is passed, the output of the program that it is, or a residual.
@@ -54,7 +55,7 @@ def residual_outputs(rewriter: Rewriter, names: Iterable[str]) -> tuple[list[tup
     given = dict(zip((n for n in graph.nodes if n.op == "placeholder"), rewriter.given, strict=True))
     outputs = {node: output for output, node in rewriter.outputs if isinstance(node, fx.Node)}
     written = _written_roots(rewriter)
-    added: list[tuple[GraphOutput, fx.Node]] = []
+    added: list[tuple[ForwardOutput, fx.Node]] = []
     sources: list[Any] = []
     for name in names:
         node = nodes[name]
@@ -91,10 +92,10 @@ class _BackwardRewriter:
     rewriter: Rewriter
     backward: Backward
 
-    def run(self) -> Functional:
+    def run(self) -> FunctionalBackward:
         builder, memory = self.rewriter.builder, self.rewriter.memory
         graph = builder.graph
-        given: dict[fx.Node, GraphInput] = {}
+        given: dict[fx.Node, BackwardInput] = {}
         contents = list(self.rewriter.roots)
         for i, region in self.backward.tangents:
             value = builder.placeholder(f"tangent_{i}", region)
@@ -112,7 +113,7 @@ class _BackwardRewriter:
             given.setdefault(inner, ResidualInput(outer.name, builder.values.get(inner)))
         inputs = without_dead_nodes(graph, [given[node] for node in graph.nodes if node.op == "placeholder"])
         check_functional(graph, self.rewriter.fresh_nodes())
-        return Functional(
+        return FunctionalBackward(
             graph=graph,
             constants=builder.constants,
             inputs=tuple(inputs),
@@ -121,7 +122,7 @@ class _BackwardRewriter:
             lines=builder.lines,
         )
 
-    def _gradients(self) -> Iterable[tuple[GraphOutput, fx.Node]]:
+    def _gradients(self) -> Iterable[tuple[BackwardOutput, fx.Node]]:
         """Each gradient in memory of its own; one that two targets share once."""
         targets: dict[Region, list[int]] = {}
         for i, region in enumerate(self.backward.gradients):
@@ -149,7 +150,7 @@ class _BackwardRewriter:
             or (origin.op != "call_function")
         )
 
-    def _writes(self, contents: list[tuple[Root, Content]]) -> Iterable[tuple[GraphOutput, fx.Node]]:
+    def _writes(self, contents: list[tuple[Root, Content]]) -> Iterable[tuple[BackwardOutput, fx.Node]]:
         """What the backward writes to the memory of the caller."""
         builder, memory = self.rewriter.builder, self.rewriter.memory
         for root, content in contents:

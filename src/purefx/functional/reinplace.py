@@ -27,14 +27,14 @@ from purefx.functional.contents import Merge
 from purefx.functional.dead import without_dead_nodes
 from purefx.functional.regions import chain_between
 from purefx.functional.roots import Root
-from purefx.functional.signature import Functional, GraphInput, GraphOutput, RootInput, WrittenOutput
+from purefx.functional.signature import ForwardInput, ForwardOutput, Functional, RootInput, WrittenOutput
 from purefx.functional.verify import origins_of, returned
 from purefx.functional.writes import InPlace
 from purefx.layout import Chain
 from purefx.operators import aten
 
 
-def with_in_place_writes(functional: Functional, needed: Collection[GraphOutput] = ()) -> Functional:
+def with_in_place_writes(functional: Functional, needed: Collection[ForwardOutput] = ()) -> Functional:
     """``functional`` with the writes of its roots in place where that is safe; without their outputs.
 
     Roots stay as they are whose write autograd sees, or whose new value is ``needed`` elsewhere.
@@ -48,7 +48,7 @@ class _Reinplacer:
     A root is in both as long as its newest value is in its own memory.
     """
 
-    def __init__(self, functional: Functional, needed: Collection[GraphOutput]) -> None:
+    def __init__(self, functional: Functional, needed: Collection[ForwardOutput]) -> None:
         written = [o for o in functional.outputs if isinstance(o, WrittenOutput)]
         self._fixed = {o.root for o in written if o.shown is not None or o in needed}
         self._old = functional
@@ -76,11 +76,11 @@ class _Reinplacer:
         without_dead_nodes(self._graph, list(self._old.inputs), keep=True)
         return replace(self._old, graph=self._graph, outputs=tuple(o for o, _ in kept))
 
-    def _begin(self, given: GraphInput, node: fx.Node) -> None:
+    def _begin(self, given: ForwardInput, node: fx.Node) -> None:
         if isinstance(given, RootInput) and given.root not in self._fixed and _is_plain(given.root):
             self._newest[given.root], self._memory[given.root] = node, self._image[node]
 
-    def _outputs(self) -> list[tuple[GraphOutput, Any]]:
+    def _outputs(self) -> list[tuple[ForwardOutput, Any]]:
         return list(zip(self._old.outputs, returned(self._old.graph), strict=True))
 
     def _wrote_in_place(self, node: fx.Node) -> bool:

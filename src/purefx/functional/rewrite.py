@@ -41,9 +41,9 @@ from purefx.functional.regions import chain_between, once
 from purefx.functional.roots import Root, Shown, infer_roots, seen_by_autograd, writing_variables
 from purefx.functional.signature import (
     BaseOutput,
+    ForwardInput,
+    ForwardOutput,
     Functional,
-    GraphInput,
-    GraphOutput,
     NumberOutput,
     ResultOutput,
     RootInput,
@@ -96,8 +96,8 @@ class Rewriter:
         self.owned: dict[fx.Node, Storage] = {}
         self._drawn: dict[Call, dict[Region, Value]] = {}
         self.graph = self.builder.graph
-        self.given: list[GraphInput] = []
-        self.outputs: list[tuple[GraphOutput, Any]] = []
+        self.given: list[ForwardInput] = []
+        self.outputs: list[tuple[ForwardOutput, Any]] = []
         self.handed: list[tuple[Region, Value]] = []
 
     def forward(self) -> None:
@@ -113,7 +113,7 @@ class Rewriter:
             self._rewrite(call)
         self.builder.line = ""
 
-    def finish(self, residuals: Sequence[tuple[GraphOutput, fx.Node]] = (), *, keep: bool = False) -> Functional:
+    def finish(self, residuals: Sequence[tuple[ForwardOutput, fx.Node]] = (), *, keep: bool = False) -> Functional:
         """The graph with the outputs of the program, and ``residuals`` after them."""
         outputs = [*self.outputs, *residuals]
         self.graph.output(tuple(node for _, node in outputs))
@@ -134,8 +134,8 @@ class Rewriter:
         """The nodes that made memory of their own."""
         return frozenset(node for node, value in self.builder.values.items() if value.origin is node)
 
-    def _begin(self) -> list[GraphInput]:
-        inputs: list[GraphInput] = []
+    def _begin(self) -> list[ForwardInput]:
+        inputs: list[ForwardInput] = []
         for symbol in self._symbols():
             self.builder.symbol_placeholder(symbol)
             inputs.append(SymbolInput(str(symbol), symbol))
@@ -227,8 +227,8 @@ class Rewriter:
         node = self.builder.call(call.runnable, args)
         self.memory.define(call, [self.builder.fresh(node, call.outputs[0].region)])
 
-    def _outputs(self) -> list[tuple[GraphOutput, Any]]:
-        outputs: list[tuple[GraphOutput, Any]] = []
+    def _outputs(self) -> list[tuple[ForwardOutput, Any]]:
+        outputs: list[tuple[ForwardOutput, Any]] = []
         seen: set[tuple[Region, Shown | None]] = set()
         writing = writing_variables(self._recording)
         for root, content in self.roots:
@@ -254,7 +254,7 @@ class Rewriter:
             outputs.append((NumberOutput(symbol), self.builder.symbols[symbol]))
         return outputs
 
-    def _symbols_outside(self, outputs: list[tuple[GraphOutput, Any]]) -> list[Any]:
+    def _symbols_outside(self, outputs: list[tuple[ForwardOutput, Any]]) -> list[Any]:
         """Numbers read out of tensors that the wrapper needs: for views that it replays, and regions it writes."""
         found: dict[Any, None] = {}
 

@@ -49,7 +49,9 @@ class ResidualInput:
     symbol: Any = None
 
 
-GraphInput = RootInput | SymbolInput | TangentInput | ResidualInput
+ForwardInput = RootInput | SymbolInput
+BackwardInput = ResidualInput | TangentInput | RootInput
+GraphInput = ForwardInput | BackwardInput
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,11 +114,13 @@ class GradientOutput:
     region: Region
 
 
-GraphOutput = WrittenOutput | ResultOutput | BaseOutput | NumberOutput | ResidualOutput | GradientOutput
+ForwardOutput = WrittenOutput | ResultOutput | BaseOutput | NumberOutput | ResidualOutput
+BackwardOutput = GradientOutput | WrittenOutput
+GraphOutput = ForwardOutput | BackwardOutput
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Functional:
+class FunctionalGraph:
     """A functional graph with its signature; position i of ``inputs`` is placeholder i, likewise ``outputs``."""
 
     graph: fx.Graph
@@ -125,6 +129,14 @@ class Functional:
     outputs: tuple[GraphOutput, ...]
     values: dict[fx.Node, Value]
     lines: dict[fx.Node, str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Functional(FunctionalGraph):
+    """The functional graph of a program."""
+
+    inputs: tuple[ForwardInput, ...]
+    outputs: tuple[ForwardOutput, ...]
     merges: tuple[tuple[Root, Merge], ...] = ()
     in_place: tuple[tuple[Root, InPlace], ...] = ()
 
@@ -136,6 +148,14 @@ class Functional:
         return list(dict.fromkeys([*read, *written]))
 
 
-def module_of(functional: Functional) -> fx.GraphModule:
+@dataclass(frozen=True, slots=True, eq=False)
+class FunctionalBackward(FunctionalGraph):
+    """The functional graph of the backward of a program, for one pattern of tangents."""
+
+    inputs: tuple[BackwardInput, ...]
+    outputs: tuple[BackwardOutput, ...]
+
+
+def module_of(functional: FunctionalGraph) -> fx.GraphModule:
     """The graph of ``functional`` as a module that can run."""
     return fx.GraphModule(dict(functional.constants), functional.graph, class_name="functional")

@@ -27,10 +27,11 @@ from purefx.functional.builder import Value
 from purefx.functional.roots import Root
 from purefx.functional.signature import (
     BaseOutput,
+    ForwardInput,
+    ForwardOutput,
     Functional,
-    GraphInput,
-    GraphOutput,
     NumberOutput,
+    ResidualOutput,
     ResultOutput,
     RootInput,
     SymbolInput,
@@ -83,7 +84,7 @@ class _Renderer:
                 yield f"    {self._statement(node)}"
         yield from self._return(nodes[-1])
 
-    def _input(self, node: fx.Node, given: GraphInput) -> str:
+    def _input(self, node: fx.Node, given: ForwardInput) -> str:
         match given:
             case SymbolInput(name, _):
                 return f"{self._word(node, name)}: int,  # a size"
@@ -156,7 +157,7 @@ class _Renderer:
             yield f"        {self._argument(x)},  # {self._output(meaning)}"
         yield "    )"
 
-    def _output(self, output: GraphOutput) -> str:
+    def _output(self, output: ForwardOutput) -> str:
         match output:
             case WrittenOutput(root, region):
                 return f"written back: {self._target(root, region)}"
@@ -166,6 +167,8 @@ class _Renderer:
                 known = self._shown_by(variable)
                 views = [n for n, r in self._results if r.region.storage is region.storage and n not in known]
                 return " and ".join(known or ["base"]) + (f", base of {' and '.join(views)}" if views else "")
+            case ResidualOutput():
+                return "saved for the backward"
             case NumberOutput():
                 return "a number read out of a tensor"
             case _:

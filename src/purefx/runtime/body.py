@@ -15,8 +15,8 @@ from purefx.capture.recording import SYMBOLS
 from purefx.functional.roots import Root
 from purefx.functional.signature import (
     BaseOutput,
-    GraphInput,
-    GraphOutput,
+    ForwardInput,
+    ForwardOutput,
     NumberOutput,
     ResidualOutput,
     ResultOutput,
@@ -93,7 +93,7 @@ def _emit_root(scope: Scope, root: Root) -> list[str]:
     return [f"{name} = {start}.as_strided({size}, (1,), {start}.storage_offset() + {distance})"]
 
 
-def _argument(scope: Scope, given: GraphInput) -> str:
+def _argument(scope: Scope, given: ForwardInput) -> str:
     match given:
         case RootInput(_, root):
             return scope.roots[root]
@@ -103,7 +103,7 @@ def _argument(scope: Scope, given: GraphInput) -> str:
             assert_never(given)
 
 
-def _output_name(scope: Scope, output: GraphOutput) -> str:
+def _output_name(scope: Scope, output: ForwardOutput) -> str:
     match output:
         case WrittenOutput(root, _):
             return f"new_{scope.roots[root]}"

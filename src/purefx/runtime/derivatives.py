@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 
@@ -13,9 +13,9 @@ from purefx.autodiff.levels import Level
 from purefx.functional.regions import chain_between
 from purefx.functional.roots import Root
 from purefx.functional.signature import (
-    Functional,
+    BackwardInput,
+    FunctionalBackward,
     GradientOutput,
-    GraphInput,
     ResidualInput,
     RootInput,
     TangentInput,
@@ -25,7 +25,7 @@ from purefx.runtime.differentiable import BackwardGraph, Tangent
 
 
 def backward_graph(
-    joint: Joint, level: Level, functional: Functional, run: Callable[[list[Any]], Sequence[Any]]
+    joint: Joint, level: Level, functional: FunctionalBackward, run: Callable[[list[Any]], Sequence[Any]]
 ) -> BackwardGraph:
     """What runs ``functional``, one of the backward graphs of ``level``, by ``run``, which takes a list."""
     kept = joint.kept(level)
@@ -43,7 +43,7 @@ def backward_graph(
     return BackwardGraph(run, takes, tuple(gives), tuple(writes))
 
 
-def _take(given: GraphInput, tensors: dict[str, int], numbers: dict[str, int]) -> int | Tangent | torch.Tensor:
+def _take(given: BackwardInput, tensors: dict[str, int], numbers: dict[str, int]) -> int | Tangent | torch.Tensor:
     match given:
         case ResidualInput(name, value):
             return ~numbers[name] if value is None else tensors[name]
@@ -52,7 +52,7 @@ def _take(given: GraphInput, tensors: dict[str, int], numbers: dict[str, int]) -
         case RootInput(_, root):
             return _tensor_of(root)
         case _:
-            raise AssertionError(f"{given} is no input of a backward graph")
+            assert_never(given)
 
 
 def _tensor_of(root: Root) -> torch.Tensor:

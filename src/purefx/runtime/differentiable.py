@@ -137,7 +137,7 @@ class CompiledFunction(torch.autograd.Function):
     boxed_grads_call = True
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, derivatives: Derivatives, outputs: tuple[torch.Tensor, ...], saved: Saved, *inputs: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         """Return ``outputs``, which are computed already, as functions of ``inputs``."""
@@ -148,7 +148,7 @@ class CompiledFunction(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    def backward(ctx: Any, tangents: list[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, tangents: list[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
         """The gradients of ``inputs``, given those of ``outputs``."""
         pattern = tuple(tangent is not None for tangent in tangents)
         if not any(pattern):

@@ -18,7 +18,7 @@ from purefx.capture.edges import is_bare_view, is_begun
 from purefx.functional.roots import Root
 from purefx.functional.signature import (
     BaseOutput,
-    GraphOutput,
+    ForwardOutput,
     ResultOutput,
     RootInput,
     SymbolInput,
@@ -170,7 +170,7 @@ def _tuple(items: list[str]) -> str:
     return f"({''.join(f'{item}, ' for item in items)})"
 
 
-def _residual(scope: Scope, source: RootInput | SymbolInput | GraphOutput) -> str:
+def _residual(scope: Scope, source: RootInput | SymbolInput | ForwardOutput) -> str:
     if isinstance(source, RootInput):
         return scope.roots[source.root]
     if isinstance(source, SymbolInput):

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from purefx.functional.signature import Functional
+from purefx.functional.signature import FunctionalGraph
 from purefx.operators import aten
 from purefx.runtime.spelling import METHODS, Speller, spell_slice
 
@@ -48,7 +48,7 @@ _DOC = "Runs the functional graph."
 _numbers = count()
 
 
-def build_runner(functional: Functional, *, boxed: bool = False) -> Callable[..., Any]:
+def build_runner(functional: FunctionalGraph, *, boxed: bool = False) -> Callable[..., Any]:
     """A function with the signature of the graph of ``functional`` that runs it.
 
     A ``boxed`` one takes a list instead, and clears it, so that each value can be let go after its last use.
@@ -64,7 +64,7 @@ def build_runner(functional: Functional, *, boxed: bool = False) -> Callable[...
 
 
 class _RunnerWriter:
-    def __init__(self, functional: Functional, *, boxed: bool) -> None:
+    def __init__(self, functional: FunctionalGraph, *, boxed: bool) -> None:
         self._functional = functional
         self._boxed = boxed
         self.speller = Speller({})

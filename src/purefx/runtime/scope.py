@@ -13,7 +13,7 @@ from purefx.capture.arguments import Leaf
 from purefx.capture.captured import Capture, Input
 from purefx.capture.recording import Call, Operand, Storage, Variable
 from purefx.functional.roots import Root
-from purefx.functional.signature import Functional, GraphOutput, NumberOutput
+from purefx.functional.signature import ForwardOutput, Functional, NumberOutput
 from purefx.runtime.guards import spell_symbols
 from purefx.runtime.spelling import Speller
 
@@ -39,7 +39,7 @@ class Scope:
         self.variables: dict[Variable, str] = {known.variable: name for known, name in self.inputs.items()}
         self.symbols = spell_symbols(capture, self.inputs) if capture.dynamic else {}
         self.speller = Speller({symbol: str(symbol) for symbol in self.symbols})
-        self.outputs: dict[GraphOutput, str] = {}
+        self.outputs: dict[ForwardOutput, str] = {}
         self.roots: dict[Root, str] = {}
         self.storages: dict[Storage, str] = {}
 
