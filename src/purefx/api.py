@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import purefx.report.check as checking
 from purefx._torch import pytree, untraced
+from purefx.autodiff.derived import Gradient
 from purefx.autodiff.partition import Partition
 from purefx.capture.captured import name_of
 from purefx.compilers import Backend, Compilers
@@ -42,7 +43,7 @@ def functionalize(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def functionalized(*args: P.args, **kwargs: P.kwargs) -> R:
         stages = run_stages(function, args, kwargs, dynamic=False)
-        wrapper = build(stages, graph_module(stages).forward)
+        wrapper = build(stages, graph_module(stages).forward, GradientProgram)
         result: R = wrapper.run(pytree.tree_leaves((args, kwargs)))
         return result
 
@@ -57,7 +58,7 @@ def trace(function: Callable[..., Any], *args: Any, dynamic: bool = False, **kwa
     """
     stages = run_stages(function, args, kwargs, dynamic=dynamic)
     module = graph_module(stages)
-    return Program(stages, module, build(stages, module.forward))
+    return Program(stages, module, build(stages, module.forward, GradientProgram))
 
 
 def compile(
@@ -130,11 +131,12 @@ class Compiled:
 
     def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> Wrapper:
         stages = self.stages(args, kwargs)
+        again = functools.partial(GradientProgram, compilers=self.compilers, partition=self.partition)
         if self.compilers is None:
-            wrapper = build_without_backend(stages)
+            wrapper = build_without_backend(stages, again)
         else:
             forward = self.compilers.inference if stages.joint is None else self.compilers.forward
-            wrapper = build(stages, compile_graph(stages, forward), self.compilers.backward)
+            wrapper = build(stages, compile_graph(stages, forward), again, self.compilers.backward)
         self.specialisations[self._captures] = (structure, wrapper)
         self._newest = (structure, stages, wrapper)
         self._captures += 1
@@ -142,6 +144,22 @@ class Compiled:
             dropped, _ = self.specialisations.popitem(last=False)
             log.warning("%s: dropped specialisation %d of more than %d", name_of(self.function), dropped, CACHE_SIZE)
         return wrapper
+
+
+class GradientProgram(Compiled):
+    """The gradient of a compiled function, which runs its forward once more, without its effects.
+
+    It is compiled when a gradient is asked for that has gradients itself (``create_graph=True``).
+    """
+
+    def __init__(
+        self, gradient: Gradient, compilers: Compilers | None = None, partition: Partition = "default"
+    ) -> None:
+        super().__init__(gradient, compilers, partition)
+
+    def stages(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stages:
+        """The gradient without effects; raises GradientsRefused if it needs what the call has written over."""
+        return run_stages(self.function, args, kwargs, dynamic=False, partition=self.partition, effects=False)
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:

@@ -109,6 +109,12 @@ HIDDEN_WRITES: dict[OpOverload, HiddenWrite] = {
 }
 """Operators older than alias annotations, which write all the same."""
 
+STATISTICS: dict[OpOverload, tuple[tuple[str, ...], str]] = {
+    aten._native_batch_norm_legit_functional.default: (("running_mean", "running_var"), "training"),
+    aten.native_batch_norm_backward.default: (("running_mean", "running_var"), "train"),
+}
+"""Operators with arguments that their other results do not depend on, where the argument named last is true."""
+
 BUILT_IN = frozenset({"aten", "prims", "prim", "inductor", "quantized", "mkldnn", "_c10d_functional"})
 """Namespaces whose schemas are trusted."""
 
@@ -157,6 +163,16 @@ def argument(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], name
         return kwargs[name]
     position = positions(op)[name]
     return args[position] if position < len(args) else None
+
+
+def only_updates(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], x: Any) -> bool:
+    """Whether ``x`` is given to this call of ``op`` to be updated alone: no other result depends on it."""
+    if op not in STATISTICS:
+        return False
+    names, condition = STATISTICS[op]
+    updated = [argument(op, args, kwargs, name) for name in names]
+    others = [y for y in (*args, *kwargs.values()) if y is x]
+    return bool(argument(op, args, kwargs, condition)) and sum(y is x for y in updated) == len(others)
 
 
 @cache

@@ -14,10 +14,11 @@ from purefx._torch import without_modes
 from purefx.analysis.gradients import check_gradients
 from purefx.analysis.replay import Replay, infer_replay
 from purefx.autodiff.backward import Pattern
+from purefx.autodiff.derived import Gradient, gradient_of
 from purefx.autodiff.joint import Joint, derive, functionalize_jointly
 from purefx.autodiff.levels import Level
 from purefx.autodiff.partition import Partition
-from purefx.capture.captured import Capture, name_of
+from purefx.capture.captured import Capture, name_of, without_effects
 from purefx.capture.session import capture
 from purefx.compilers import Backend
 from purefx.errors import BackendFailed, UnsupportedOperator
@@ -43,6 +44,10 @@ _ONE_AT_A_TIME = threading.RLock()
 """A capture puts fakes into modules and variables that other threads may capture too."""
 
 
+Again = Callable[[Gradient], Gradient]
+"""What compiles the gradient of a program."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Stages:
     """What each stage made of one call, in order."""
@@ -60,17 +65,20 @@ def run_stages(
     *,
     dynamic: bool,
     partition: Partition = "default",
+    effects: bool = True,
 ) -> Stages:
     """Capture a call of ``function`` and make its functional graph; the arguments are only read.
 
-    ``partition`` decides what is kept for the backward.
+    ``partition`` decides what is kept for the backward.  Without ``effects`` what the program writes and keeps is left
+    out: raises GradientsRefused if it matters.
     """
     try:
         with _ONE_AT_A_TIME:
             captured = capture(function, args, kwargs, dynamic=dynamic, known=find_number)
+        captured = captured if effects else without_effects(captured)
         replay = infer_replay(captured)
         check_gradients(captured)
-        return Stages(captured, replay, *functionalize_jointly(captured, replay, partition))
+        return Stages(captured, replay, *functionalize_jointly(captured, replay, partition, effects=effects))
     except NotViewable as error:  # a fake kernel has accepted what the operator's own kernel does not
         raise UnsupportedOperator(
             f"the sizes that fake tensors gave cannot be: {error}",
@@ -84,15 +92,18 @@ def graph_module(stages: Stages) -> fx.GraphModule:
     return module_of(stages.functional)
 
 
-def build(stages: Stages, run_graph: Callable[..., Any], backend: Backend | None = None) -> Wrapper:
-    """The wrapper that runs ``run_graph`` in the place of the functional graph; ``backend`` compiles backwards."""
+def build(stages: Stages, run_graph: Callable[..., Any], again: Again, backend: Backend | None = None) -> Wrapper:
+    """The wrapper that runs ``run_graph`` in the place of the functional graph; ``backend`` compiles backwards.
+
+    ``again`` compiles gradients whose gradients are asked for.
+    """
     if needs_first_run(stages.functional):
         run_graph = checked_once(stages.functional, run_graph)
-    return _wrapper(stages, stages.functional, run_graph, backend)
+    return _wrapper(stages, stages.functional, run_graph, again, backend)
 
 
 def _wrapper(
-    stages: Stages, functional: Functional, run_graph: Callable[..., Any], backend: Backend | None = None
+    stages: Stages, functional: Functional, run_graph: Callable[..., Any], again: Again, backend: Backend | None = None
 ) -> Wrapper:
     joint = stages.joint
     if joint is None:
@@ -103,7 +114,10 @@ def _wrapper(
             graph = derive(stages.capture, stages.replay, joint, level, pattern)
         return backward_graph(joint, level, graph, _boxed(stages, graph, backend))
 
-    derivatives = tuple(Derivatives(partial(derived, level)) for level in joint.levels)
+    def differentiated(level: Level, pattern: Pattern) -> Gradient:
+        return again(gradient_of(stages.capture, level, pattern))
+
+    derivatives = tuple(Derivatives(partial(derived, x), partial(differentiated, x)) for x in joint.levels)
     return build_wrapper(stages.capture, stages.replay, functional, run_graph, (joint, derivatives))
 
 
@@ -115,14 +129,14 @@ def _boxed(stages: Stages, graph: FunctionalBackward, backend: Backend | None) -
     return lambda inputs: compiled(*inputs)
 
 
-def build_without_backend(stages: Stages) -> Wrapper:
+def build_without_backend(stages: Stages, again: Again) -> Wrapper:
     """The wrapper that runs the graph as it is, with the writes in place again where that is safe."""
     if needs_first_run(stages.functional):
-        return build(stages, build_runner(stages.functional))
+        return build(stages, build_runner(stages.functional), again)
     joint = stages.joint
     kept = () if joint is None else [x for x in joint.residuals.values() if not isinstance(x, RootInput | SymbolInput)]
     functional = with_in_place_writes(stages.functional, kept)
-    return _wrapper(stages, functional, build_runner(functional))
+    return _wrapper(stages, functional, build_runner(functional), again)
 
 
 def compile_graph(stages: Stages, backend: Backend) -> Callable[..., Any]:

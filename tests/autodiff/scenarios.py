@@ -294,3 +294,48 @@ def two_pieces_and_a_later_write(compiled: Compile) -> Any:
     node = pieces[0].grad_fn
     assert node is not None  # it requires grad
     return type(node).__name__, node is pieces[1].grad_fn, error_of(lambda: pieces[0].mul_(2))
+
+
+@scenario
+def gradients_of_gradients(compiled: Compile) -> Any:
+    def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        h = torch.tanh(x @ w)
+        return h, (h**3).sum()
+
+    x, w = leaf(2, 3), leaf(3, 2)
+    _, loss = compiled(f)(x, w)
+    first = torch.autograd.grad(loss, (x, w), create_graph=True)
+    second = torch.autograd.grad(sum((g**2).sum() for g in first), (x, w), create_graph=True)
+    third = torch.autograd.grad(sum((g**2).sum() for g in second), (x, w))
+    return first, second, third
+
+
+@scenario
+def forces_are_trained(compiled: Compile) -> Any:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(3, 4), nn.ReLU(inplace=True), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Softplus(), nn.Linear(4, 1)
+    )
+    x = leaf(5, 3)
+    torch.manual_seed(1)
+    (force,) = torch.autograd.grad(compiled(net)(x).sum(), x, create_graph=True)
+    (force**2).sum().backward()
+    return force, [p.grad for p in net.parameters()], list(net.buffers()), torch.rand(1)
+
+
+@scenario
+def a_hessian_by_reverse_over_reverse(compiled: Compile) -> Any:
+    return torch.autograd.functional.hessian(compiled(lambda x: (x**3).sum() * x[0]), torch.arange(3.0))
+
+
+@scenario
+def a_gradient_penalty(compiled: Compile) -> Any:
+    torch.manual_seed(0)
+    critic = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    score = compiled(critic)
+    x = leaf(2, 3)
+    value = score(x)
+    (slope,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+    loss = value.mean() + ((slope.norm(dim=1) - 1) ** 2).mean()
+    loss.backward()
+    return loss, [p.grad for p in critic.parameters()]

@@ -99,7 +99,7 @@ def run_backward(
                 given = [(i, _shown(slot, recorder)) for i, slot in enumerate(slots) if pattern[i]]
             start = len(calls)
             tangents = [_tangent(fake, recorder, capture) for _, fake in given]
-            with _stopped([*stops, *((edge.node, edge.output_nr) for edge in views_among(targets))]):
+            with stopped([*stops, *((edge.node, edge.output_nr) for edge in views_among(targets))]):
                 gradients = _gradients([fake for _, fake in given], targets, tangents)
             regions = tuple(None if g is None else recorder.region(g) for g in gradients)
             segment = tuple(calls[start:])
@@ -110,7 +110,7 @@ def run_backward(
 
 
 @contextmanager
-def _stopped(places: Iterable[Place]) -> Iterator[None]:
+def stopped(places: Iterable[Place]) -> Iterator[None]:
     """Let no gradient flow past ``places``."""
     hooks = [node.register_prehook(partial(_without, number)) for node, number in dict.fromkeys(places)]
     try:

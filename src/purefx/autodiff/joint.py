@@ -12,7 +12,7 @@ from purefx.autodiff.levels import Level, infer_levels
 from purefx.autodiff.partition import Partition, choose_saved, partition_function, recompute
 from purefx.capture.captured import Capture
 from purefx.capture.recording import Effect, Storage
-from purefx.errors import UnsupportedOperator
+from purefx.errors import GradientsRefused, UnsupportedOperator
 from purefx.functional.backward import residual_outputs, rewrite_backward
 from purefx.functional.builder import Value
 from purefx.functional.rewrite import Rewriter
@@ -23,9 +23,10 @@ from purefx.functional.signature import (
     Functional,
     FunctionalBackward,
     ResidualInput,
+    RootInput,
     WrittenOutput,
 )
-from purefx.operators import aten
+from purefx.operators import aten, only_updates
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,13 +61,18 @@ class Joint:
 
 
 def functionalize_jointly(
-    capture: Capture, replay: Replay, partition: Partition = "default"
+    capture: Capture, replay: Replay, partition: Partition = "default", *, effects: bool = True
 ) -> tuple[Functional, Joint | None]:
-    """The functional graph of ``capture``, and of its backward where autograd sees anything of it."""
+    """The functional graph of ``capture``, and of its backward where autograd sees anything of it.
+
+    Without ``effects`` it writes nothing; raises GradientsRefused if it needs what the program has written over.
+    """
     rewriter = _rewriter(capture, replay)
+    if not effects:
+        rewriter.outputs = [(o, node) for o, node in rewriter.outputs if not isinstance(o, WrittenOutput)]
     slots = infer_slots(capture, replay, [output for output, _ in rewriter.outputs])
     if not slots:
-        return rewriter.finish(), None
+        return _checked(rewriter.finish(), effects=effects), None
     turned = any(call.effect in (Effect.GEOMETRY, Effect.STORAGE) for call in replay.statements)
     single = turned or any(map(is_detached, capture.inputs))
     levels = infer_levels(capture.inputs, slots, infer_targets(capture, replay), single=single)
@@ -79,8 +85,22 @@ def functionalize_jointly(
     saved = _partitioned(capture, rewriter, levels, partition)
     names = dict.fromkeys(n for level in levels for graph in level.backwards.values() for n in _residuals_of(graph))
     added, sources = residual_outputs(rewriter, names)
-    functional = rewriter.finish(added)
+    functional = _checked(rewriter.finish(added), effects=effects)
     return functional, Joint(levels, dict(zip(names, sources, strict=True)), _storages_read(found), saved)
+
+
+def _checked(functional: Functional, *, effects: bool) -> Functional:
+    """``functional``, unless it reads memory that the program has written, when it ran before."""
+    placeholders = [node for node in functional.graph.nodes if node.op == "placeholder"]
+    for node, given in zip(placeholders, functional.inputs, strict=True) if not effects else ():
+        read = any(not only_updates(user.target, user.args, user.kwargs, node) for user in node.users)
+        if read and isinstance(given, RootInput) and given.root.written:
+            raise GradientsRefused(
+                f"the gradient of a gradient needs {given.name} as it was before the program wrote to it",
+                where=None,
+                remedy="let the program return the new value, in place of writing it",
+            )
+    return functional
 
 
 def _differentiate(capture: Capture, level: Level) -> None:

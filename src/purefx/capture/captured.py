@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -82,6 +82,13 @@ class Rebinding:
     def plain(self) -> bool:
         """Whether the old value was no tensor: the program may have computed the new one from it in Python."""
         return not isinstance(self.before, torch.Tensor)
+
+
+def without_effects(capture: Capture) -> Capture:
+    """``capture`` as that of a program which binds nothing, and counts no writes."""
+    for known in capture.inputs:
+        known.writes = 0
+    return replace(capture, rebindings=())
 
 
 def name_of(function: Callable[..., Any]) -> str:

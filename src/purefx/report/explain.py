@@ -50,7 +50,7 @@ class Explanation:
 def explain(stages: Stages) -> Explanation:
     """The explanation of the program that ``stages`` made."""
     module = graph_module(stages)
-    program = Program(stages, module, build(stages, module.forward))
+    program = Program(stages, module, build(stages, module.forward, lambda gradient: gradient))
     return Explanation(
         program,
         function_name(stages.capture.function),

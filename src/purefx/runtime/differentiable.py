@@ -9,13 +9,13 @@ picks the backward graph; a pattern that is new is differentiated then.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from purefx._torch import keeps_graph
-from purefx.errors import GradientsRefused
+from purefx.autodiff.derived import Gradient
 from purefx.layout import Geometry
 
 Pattern = tuple[bool, ...]
@@ -27,13 +27,16 @@ class Saved:
     """What a call keeps for its backward.
 
     ``watched`` are aliases of tensors that the program wrote, with the version that they have to be at still;
-    ``written`` are aliases of those that the backward writes.
+    ``written`` are aliases of those that the backward writes.  ``leaves`` are the leaves of the call and ``seed`` the
+    random state at its beginning, for gradients of gradients.
     """
 
     tensors: tuple[torch.Tensor, ...]
     numbers: tuple[Any, ...] = ()
     watched: tuple[Watched, ...] = ()
     written: tuple[torch.Tensor, ...] = ()
+    leaves: tuple[Any, ...] = ()
+    seed: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,11 +110,22 @@ class Derivatives:
     """The backward graphs of one specialisation, one for each pattern of tangents.
 
     ``derive`` makes that of a pattern; what it raises is what eager's backward raises, and is raised at each call.
+    ``differentiate`` makes the gradient as a function that has gradients itself.
     """
 
-    def __init__(self, derive: Callable[[Pattern], BackwardGraph]) -> None:
+    def __init__(
+        self, derive: Callable[[Pattern], BackwardGraph], differentiate: Callable[[Pattern], Gradient]
+    ) -> None:
         self._derive = derive
+        self._differentiate = differentiate
         self._known: dict[Pattern, BackwardGraph | Exception] = {}
+        self._gradients: dict[Pattern, Gradient] = {}
+
+    def gradient(self, pattern: Pattern) -> Gradient:
+        """The gradient for ``pattern`` as a function of the call's leaves and the tangents."""
+        if pattern not in self._gradients:
+            self._gradients[pattern] = self._differentiate(pattern)
+        return self._gradients[pattern]
 
     def of(self, pattern: Pattern) -> BackwardGraph:
         """The backward graph of ``pattern``."""
@@ -144,7 +158,7 @@ class CompiledFunction(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*saved.tensors)
         ctx.derivatives = derivatives
-        ctx.saved = Saved((), saved.numbers, saved.watched, saved.written)
+        ctx.saved = replace(saved, tensors=())
         return outputs
 
     @staticmethod
@@ -153,14 +167,23 @@ class CompiledFunction(torch.autograd.Function):
         pattern = tuple(tangent is not None for tangent in tangents)
         if not any(pattern):
             return (None,) * len(ctx.needs_input_grad)
-        if torch.is_grad_enabled():
-            raise GradientsRefused(
-                "the gradient of a gradient of a compiled function (create_graph=True) is not supported yet",
-                where=None,
-                remedy="compile the function that computes the gradient, with torch.autograd.grad inside",
-            )
         _check_versions(ctx.saved.watched)
+        if torch.is_grad_enabled():
+            return (None, None, None, *_differentiable(ctx, pattern, tangents))
         return (None, None, None, *ctx.derivatives.of(pattern)(ctx, tangents))
+
+
+def _differentiable(ctx: Any, pattern: Pattern, tangents: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+    """The gradients as functions of the tangents and of what the call was given (``create_graph=True``)."""
+    gradient = ctx.derivatives.gradient(pattern)
+    saved: Saved = ctx.saved
+    _ = ctx.saved_tensors  # raises if one was written since
+    given = tuple(tangent for tangent in tangents if tangent is not None)
+    if saved.seed is None:
+        return gradient(saved.leaves, given)
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(saved.seed)
+        return gradient(saved.leaves, given)
 
 
 def _check_versions(watched: tuple[Watched, ...]) -> None:

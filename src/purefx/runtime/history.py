@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from purefx._torch import OpOverload
 from purefx.analysis.gradients import Alias, Slot, Target, begins, is_detached, results_of
 from purefx.analysis.replay import Fresh, Itself
 from purefx.autodiff.backward import fakes_of
@@ -24,6 +25,7 @@ from purefx.functional.signature import (
     SymbolInput,
     WrittenOutput,
 )
+from purefx.operators import facts
 from purefx.runtime.differentiable import Saved, record
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope, indented
@@ -163,7 +165,18 @@ def _saved(scope: Scope, joint: Joint, level: Level) -> str:
     parts = [_tuple(tensors), _tuple(numbers), _tuple(_watched(scope, joint)), _tuple(_written(scope, joint))]
     while parts and parts[-1] == "()":
         parts.pop()
-    return ", ".join(parts or ["()"])
+    seed = ["seed=seed"] if draws(scope) else []
+    return ", ".join([*(parts or ["()"]), "leaves=leaves", *seed])
+
+
+def emit_seed(scope: Scope) -> list[str]:
+    """The random state before the graph runs, where it draws and somebody may ask for gradients of gradients."""
+    return ["seed = torch.get_rng_state()"] if scope.joint is not None and draws(scope) else []
+
+
+def draws(scope: Scope) -> bool:
+    """Whether the program draws random numbers."""
+    return any(isinstance(call.op, OpOverload) and facts(call.op).random for call in scope.capture.recording)
 
 
 def _tuple(items: list[str]) -> str:

@@ -33,7 +33,7 @@ class Scope:
         self.earlier: dict[Input, str] = {}
         self.early: set[Call] = set()
         self.counters = Counters(capture)
-        self._taken: set[str] = {"graph", "leaves", "torch", "no_grad", "derivatives"}
+        self._taken: set[str] = {"graph", "leaves", "torch", "no_grad", "derivatives", "seed"}
         self.leaves = [self.unique(name, "x") for name in capture.flat.names]
         self.inputs = {known: self._input_name(known) for known in capture.inputs}
         self.variables: dict[Variable, str] = {known.variable: name for known, name in self.inputs.items()}

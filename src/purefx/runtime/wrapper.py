@@ -26,7 +26,7 @@ from purefx.runtime.body import emit_graph_call
 from purefx.runtime.differentiable import Derivatives
 from purefx.runtime.epilogue import emit_rebinding, emit_return, emit_statements
 from purefx.runtime.guards import spell_conditions, spell_geometries, spell_sources
-from purefx.runtime.history import emit_history, emit_late_leaves, emit_later_levels
+from purefx.runtime.history import emit_history, emit_late_leaves, emit_later_levels, emit_seed
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.versions import (
     emit_last_versions,
@@ -95,6 +95,7 @@ def _run(scope: Scope) -> list[str]:
         *spell_sources(scope.capture, scope.speller, scope.inputs),
         *_read_symbols(scope),
         *emit_remembering(scope),
+        *emit_seed(scope),
         *emit_graph_call(scope),
         *emit_versions_of_outputs(scope),
         *emit_history(scope),

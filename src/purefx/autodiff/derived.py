@@ -1,0 +1,104 @@
+"""The gradient of a program as a program: what is compiled when somebody differentiates a gradient.
+
+    gradient(leaves, tangents)  =  autograd.grad(f(*leaves), what f is a function of, tangents, create_graph=True)
+
+It is captured, made functional and compiled as any other program, and its gradients are had in the same way: so a
+compiled function has gradients of any order.  It runs the program's forward once more, without its effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from purefx._torch import pytree
+from purefx.analysis.gradients import Slot, Target
+from purefx.autodiff.backward import Pattern, Place, stopped
+from purefx.autodiff.levels import Level
+from purefx.capture.arguments import Held, Leaf, TableEntry
+from purefx.capture.captured import Capture, Input, TensorResult
+from purefx.capture.recording import Variable
+from purefx.errors import GradientsRefused
+from purefx.functional.signature import WrittenOutput
+
+Gradient = Callable[[tuple[Any, ...], tuple[torch.Tensor, ...]], tuple[torch.Tensor | None, ...]]
+"""From the leaves of a call and the tangents of its outputs to the gradients of what it is a function of."""
+
+
+def gradient_of(capture: Capture, level: Level, pattern: Pattern) -> Gradient:
+    """The gradient of the outputs of ``level`` that ``pattern`` tells, as a function that can be compiled.
+
+    Raises GradientsRefused where the program has written to what the gradient would have to read again.
+    """
+    function, whole = capture.function, capture.flat.whole
+    places = {r.variable: i for i, r in reversed(list(enumerate(capture.results))) if isinstance(r, TensorResult)}
+    for slot in level.slots:
+        _place(slot, places, capture)
+    stops = [target for target in level.targets if isinstance(target.source, Slot)]
+
+    def gradient(leaves: tuple[Any, ...], tangents: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor | None, ...]:
+        args, kwargs = whole(list(leaves))
+        results = pytree.tree_leaves(function(*args, **kwargs))
+        slots = [_tensor(slot, places, capture, results) for slot in level.slots]
+        given = [slot for slot, is_given in zip(slots, pattern, strict=True) if is_given]
+        inputs = [_source(target, leaves, places, capture, results) for target in level.targets]
+        with stopped([_edge(_source(target, leaves, places, capture, results)) for target in stops]):
+            return tuple(torch.autograd.grad(given, inputs, tangents, create_graph=True, allow_unused=True))
+
+    return gradient
+
+
+def _place(slot: Slot, places: dict[Variable, int], capture: Capture) -> tuple[int, bool]:
+    """Which result the tensor of ``slot`` is, or the base of which."""
+    if not isinstance(slot.output, WrittenOutput):
+        if slot.output.variable in places:
+            return places[slot.output.variable], False
+        for i, result in enumerate(capture.results):
+            if isinstance(result, TensorResult) and result.fake._base is slot.fake:
+                return i, True
+    raise GradientsRefused(
+        "the gradient of a gradient of a program that writes to what it is given, or keeps its results in an object",
+        where=None,
+        remedy="return the new values; or compile the function that computes the gradient, with torch.autograd.grad inside",
+    )
+
+
+def _tensor(slot: Slot, places: dict[Variable, int], capture: Capture, results: Sequence[Any]) -> torch.Tensor:
+    place, is_base = _place(slot, places, capture)
+    result: torch.Tensor = results[place]
+    return result if not is_base or result._base is None else result._base
+
+
+def _source(
+    target: Target, leaves: Sequence[Any], places: dict[Variable, int], capture: Capture, results: Sequence[Any]
+) -> torch.Tensor:
+    """The tensor that ``target`` is in a run of the gradient."""
+    source = target.source
+    if isinstance(source, Slot):
+        return _tensor(source, places, capture, results)
+    if not isinstance(source, Input):
+        found: torch.Tensor = results[places[source]]
+        return found
+    tensor = _given(source, leaves)
+    return tensor if not target.of_base or tensor._base is None else tensor._base
+
+
+def _given(known: Input, leaves: Sequence[Any]) -> torch.Tensor:
+    match known.sources[0]:
+        case Leaf(index):
+            tensor = leaves[index]
+        case TableEntry(table, key):
+            tensor = table[key]
+        case Held(held, binding):
+            tensor = held if binding is None else binding.read()
+        case _:
+            raise AssertionError("a gradient that the caller has is a leaf without history")
+    assert isinstance(tensor, torch.Tensor)  # so it was captured
+    return tensor
+
+
+def _edge(tensor: torch.Tensor) -> Place:
+    edge = torch.autograd.graph.get_gradient_edge(tensor)
+    return edge.node, edge.output_nr
