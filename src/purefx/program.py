@@ -12,6 +12,7 @@ from purefx.capture.captured import name_of
 from purefx.pipeline import Stages
 from purefx.report.conditions import find_failing
 from purefx.report.contract import Signature, infer_signature
+from purefx.report.gradients import complete_backward
 from purefx.report.render import render
 from purefx.runtime.wrapper import Wrapper
 
@@ -33,6 +34,13 @@ class Program:
     def graph(self) -> fx.Graph:
         """The functional graph."""
         return self.graph_module.graph
+
+    @property
+    def backward_graph(self) -> fx.Graph | None:
+        """The functional graph of the backward of all results together; None where there is none, or it raises."""
+        joint = self.stages.joint
+        backward = None if joint is None else complete_backward(joint)
+        return None if backward is None else backward.graph
 
     @cached_property
     def signature(self) -> Signature:
