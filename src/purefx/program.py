@@ -12,7 +12,6 @@ from purefx.capture.captured import name_of
 from purefx.pipeline import Stages
 from purefx.report.conditions import find_failing
 from purefx.report.contract import Signature, infer_signature
-from purefx.report.gradients import complete_backward
 from purefx.report.render import render
 from purefx.runtime.wrapper import Wrapper
 
@@ -36,11 +35,15 @@ class Program:
         return self.graph_module.graph
 
     @property
-    def backward_graph(self) -> fx.Graph | None:
-        """The functional graph of the backward of all results together; None where there is none, or it raises."""
-        joint = self.stages.joint
-        backward = None if joint is None else complete_backward(joint)
-        return None if backward is None else backward.graph
+    def backward_graphs(self) -> tuple[fx.Graph | None, ...]:
+        """The functional graph of the backward, one for each node that a call is in the graph of autograd.
+
+        One node is the rule; results that are functions of other results have one of their own.  None stands for a
+        backward that raises when all tangents of the node are given.
+        """
+        levels = () if self.stages.joint is None else self.stages.joint.levels
+        complete = [level.backwards.get((True,) * len(level.slots)) for level in levels]
+        return tuple(None if backward is None else backward.graph for backward in complete)
 
     @cached_property
     def signature(self) -> Signature:

@@ -105,10 +105,24 @@ def test_patterns_that_raise_are_told_with_the_error_of_eager() -> None:
     found = gradients(f, leaf(3))
     assert {raised.tangents for raised in found.raised} == {("result[0]", "result[1]"), ("result[1]",)}
     assert all("modified by an inplace operation" in str(raised) for raised in found.raised)
-    assert purefx.trace(f, leaf(3)).backward_graph is None
+    assert purefx.trace(f, leaf(3)).backward_graphs == (None,)
     text = str(purefx.trace(f, leaf(3)))
-    assert "# the backward of all together raises: one of the variables needed" in text
-    assert "def f_backward_0(" in text
+    assert "# f_backward of all tangents together raises: one of the variables needed" in text
+    assert "def f_backward_of_tangent_0(" in text
+
+
+def test_a_result_that_is_a_function_of_another_has_a_backward_of_its_own() -> None:
+    def f(x: Tensor) -> Any:
+        y = x * 2
+        return y, y.sin()
+
+    (dependence,) = gradients(f, leaf(3)).dependences
+    assert str(dependence) == "those of result[1] come by way of result[0]"
+    text = str(purefx.trace(f, leaf(3)))
+    first, second = text.partition("def f_backward_0(")[2].split("def f_backward_1(")
+    assert "# gradient of x" in first
+    assert "# gradient of result[0]" in second
+    assert "# gradient of x" not in second
 
 
 def test_the_signature_says_who_gets_a_gradient() -> None:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from purefx.analysis.gradients import Target, begins, is_detached
+from purefx.analysis.gradients import begins, is_detached
 from purefx.analysis.metadata import element_writes, infer_origin
 from purefx.analysis.replay import Fresh, How, Itself, Plain, Replayed
-from purefx.autodiff.joint import Joint
 from purefx.capture.captured import Input, Result, TensorResult
 from purefx.capture.edges import is_begun
 from purefx.capture.recording import Call, DataAccess, Effect, Region, Variable
@@ -195,7 +194,7 @@ class _Arguments:
         capture = stages.capture
         self._names = names
         self._meanings = Meanings(stages)
-        self._targets = _flowing(stages.joint)
+        self._targets = () if stages.joint is None else tuple(reached_targets(stages.joint))
         self._writes = element_writes(capture.recording)
         self._changes = [c for c in capture.recording if c.effect in (Effect.GEOMETRY, Effect.STORAGE)]
         self._written = [o for o in stages.functional.outputs if isinstance(o, WrittenOutput)]
@@ -231,11 +230,6 @@ class _Arguments:
             return None
         calls = [c for c in self._changes if any(o.variable is known.variable for o in c.written)]
         return GeometryChange(self._names[known], known.before, known.after, _sources(calls))
-
-
-def _flowing(joint: Joint | None) -> list[Target]:
-    """The targets to which a gradient flows."""
-    return [] if joint is None else [joint.targets[i] for i in sorted(reached_targets(joint))]
 
 
 def _autograd(result: Result | None) -> Autograd | None:

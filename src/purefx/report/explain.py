@@ -129,6 +129,7 @@ def _gradients(gradients: Gradients) -> list[str]:
     lines = _wrapped(f"given those of {_listed(list(gradients.tangents))}: of {_listed(list(gradients.targets))}")
     if gradients.unreached:
         lines += _wrapped(f"none flows to {_listed(list(gradients.unreached))}")
+    lines += [line for dependence in gradients.dependences for line in _wrapped(str(dependence))]
     if gradients.residuals:
         alone, anyway = gradients.bytes_alone, gradients.bytes_anyway
         lines += _wrapped(f"saved: {alone} bytes for the backward alone, {anyway} bytes that are there anyway")

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from purefx.analysis.gradients import Target
 from purefx.autodiff.backward import Pattern
 from purefx.autodiff.joint import Joint
+from purefx.autodiff.levels import Level
 from purefx.functional.builder import Value
 from purefx.functional.signature import (
     FunctionalBackward,
@@ -71,12 +73,24 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
+class Dependence:
+    """Results that are functions of other results: gradients come to those first."""
+
+    later: tuple[str, ...]
+    earlier: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"those of {' and '.join(self.later)} come by way of {' and '.join(self.earlier)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Gradients:
     """The backward of a program: gradients of ``targets``, given those of ``tangents``; none flows to ``unreached``."""
 
     tangents: tuple[str, ...]
     targets: tuple[str, ...]
     unreached: tuple[str, ...]
+    dependences: tuple[Dependence, ...]
     residuals: tuple[Residual, ...]
     recomputed: tuple[Recomputed, ...]
     raised: tuple[Raised, ...]
@@ -97,47 +111,63 @@ def infer_gradients(stages: Stages) -> Gradients | None:
     joint = stages.joint
     if joint is None:
         return None
-    meanings, graphs = Meanings(stages), shown_backwards(joint).values()
-    slots = [meanings.slot(i) for i in range(len(joint.slots))]
-    reached = reached_targets(joint)
-    targets = {i: meanings.target(i) for i in range(len(joint.targets))}
-    raised = {p: error for p, error in joint.raised.items() if sum(p) in (1, len(slots))}
+    meanings, reached = Meanings(stages), reached_targets(joint)
+    names = {target: meanings.target(level, target) for level in joint.levels for target in _own_targets(level)}
     return Gradients(
-        tangents=tuple(slots),
-        targets=tuple(name for i, name in targets.items() if i in reached),
-        unreached=tuple(name for i, name in targets.items() if i not in reached),
+        tangents=tuple(meanings.slot(slot) for level in joint.levels for slot in level.slots),
+        targets=tuple(name for target, name in names.items() if target in reached),
+        unreached=tuple(name for target, name in names.items() if target not in reached),
+        dependences=tuple(_dependence(meanings, level) for level in joint.levels[1:] if level.stops),
         residuals=tuple(_residuals(stages, joint, meanings)),
-        recomputed=tuple(r for graph in graphs for r in _recomputed(graph)),
-        raised=tuple(
-            Raised(tuple(name for name, given in zip(slots, pattern, strict=True) if given), error)
-            for pattern, error in raised.items()
-        ),
+        recomputed=tuple(r for graph in _all_shown(joint) for r in _recomputed(graph)),
+        raised=tuple(raised for level in joint.levels for raised in _raised(meanings, level)),
     )
 
 
-def complete_backward(joint: Joint) -> FunctionalBackward | None:
-    """The backward of all tangents together; None where eager raises."""
-    return joint.backwards.get((True,) * len(joint.slots))
+def shown_backwards(level: Level) -> dict[Pattern, FunctionalBackward]:
+    """The backward of all tangents of ``level``; where that raises, those of each by itself that do not."""
+    complete = {pattern: graph for pattern, graph in level.backwards.items() if all(pattern)}
+    return complete or {pattern: graph for pattern, graph in level.backwards.items() if sum(pattern) == 1}
 
 
-def shown_backwards(joint: Joint) -> dict[Pattern, FunctionalBackward]:
-    """The backward of all tangents together; where that raises, those of each by itself that do not."""
-    complete = complete_backward(joint)
-    if complete is not None:
-        return {(True,) * len(joint.slots): complete}
-    return {pattern: graph for pattern, graph in joint.backwards.items() if sum(pattern) == 1}
+def reached_targets(joint: Joint) -> dict[Target, None]:
+    """The caller's tensors, and leaves that the program made, to which a gradient flows."""
+    return dict.fromkeys(
+        target
+        for level in joint.levels
+        for graph in shown_backwards(level).values()
+        for output in graph.outputs
+        if isinstance(output, GradientOutput)
+        for target in [level.targets[i] for i in output.targets]
+        if target.place not in level.stops
+    )
 
 
-def reached_targets(joint: Joint) -> set[int]:
-    """The targets to which a gradient flows."""
-    outputs = [o for graph in shown_backwards(joint).values() for o in graph.outputs if isinstance(o, GradientOutput)]
-    return {target for output in outputs for target in output.targets}
+def _all_shown(joint: Joint) -> list[FunctionalBackward]:
+    return [graph for level in joint.levels for graph in shown_backwards(level).values()]
+
+
+def _own_targets(level: Level) -> list[Target]:
+    """The targets of ``level`` that are no outputs of earlier levels."""
+    return [target for target in level.targets if target.place not in level.stops]
+
+
+def _dependence(meanings: Meanings, level: Level) -> Dependence:
+    earlier = [meanings.target(level, target) for target in level.targets if target.place in level.stops]
+    return Dependence(tuple(map(meanings.slot, level.slots)), tuple(dict.fromkeys(earlier)))
+
+
+def _raised(meanings: Meanings, level: Level) -> Iterator[Raised]:
+    for pattern, error in level.raised.items():
+        if all(pattern) or sum(pattern) == 1:
+            given = [meanings.slot(slot) for slot, there in zip(level.slots, pattern, strict=True) if there]
+            yield Raised(tuple(given), error)
 
 
 def _residuals(stages: Stages, joint: Joint, meanings: Meanings) -> Iterator[Residual]:
     readers: dict[str, dict[str, None]] = {}
     values: dict[str, Value] = {}
-    for graph in shown_backwards(joint).values():
+    for graph in _all_shown(joint):
         for node, given in zip(_placeholders(graph), graph.inputs, strict=True):
             if isinstance(given, ResidualInput) and given.value is not None:
                 values[given.name] = given.value
@@ -179,11 +209,11 @@ def _placeholders(graph: FunctionalBackward) -> Iterable[fx.Node]:
 
 
 __all__ = [
+    "Dependence",
     "Gradients",
     "Raised",
     "Recomputed",
     "Residual",
-    "complete_backward",
     "infer_gradients",
     "reached_targets",
     "shown_backwards",

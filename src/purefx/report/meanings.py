@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from purefx.analysis.gradients import Target
-from purefx.autodiff.backward import Alias
+from purefx.analysis.gradients import Alias, Slot, Target
+from purefx.autodiff.levels import Level
 from purefx.capture.captured import Input, TensorResult
 from purefx.capture.recording import Region, Variable
 from purefx.functional.regions import includes
@@ -103,10 +103,9 @@ class Meanings:
                 return spell_part(self.argument(member), member.before, region)
         return spell_part(f"the base of {' and '.join(map(self.argument, root.members))}", root.region, region)
 
-    def slot(self, position: int) -> str:
+    def slot(self, slot: Slot) -> str:
         """The value of which a tangent is the gradient."""
-        assert self._joint is not None  # slots are its
-        return self._value(self._joint.slots[position].output)
+        return self._value(slot.output)
 
     def _value(self, output: WrittenOutput | ResultOutput | BaseOutput | Alias) -> str:
         match output:
@@ -124,17 +123,17 @@ class Meanings:
         names = [name for name, result in self._bound if result.variable is variable]
         return " and ".join(names) or "a view that results are made from"
 
-    def target(self, position: int) -> str:
-        """The tensor that a gradient flows to."""
-        assert self._joint is not None  # targets are its
-        return self.target_name(self._joint.targets[position])
-
-    def target_name(self, target: Target) -> str:
-        """The name of the tensor to which gradients of ``target`` flow."""
-        if not isinstance(target.source, Input):
-            return " and ".join(self._shown_by(target.source)) or self._bound_to(target.source)
-        name = self.argument(target.source)
-        return f"the base of {name}" if target.of_base else name
+    def target(self, level: Level, target: Target) -> str:
+        """The tensor that a gradient flows to from ``level``: of the caller, or an output of an earlier level."""
+        match target.source:
+            case Input() as known:
+                name = self.argument(known)
+                name = f"the base of {name}" if target.of_base else name
+                return f"{name} as written" if target.place in level.stops else name
+            case Slot() as slot:
+                return self.slot(slot)
+            case variable:
+                return " and ".join(self._shown_by(variable)) or self._bound_to(variable)
 
     def history(self, shown: Shown) -> str:
         """The tensor whose history a write becomes a part of."""

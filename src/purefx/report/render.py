@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import assert_never
 
 from purefx.autodiff.joint import Joint
+from purefx.autodiff.levels import Level
 from purefx.functional.signature import (
     BackwardInput,
     BackwardOutput,
@@ -29,7 +30,7 @@ from purefx.functional.signature import (
     WrittenOutput,
 )
 from purefx.pipeline import Stages
-from purefx.report.gradients import complete_backward, shown_backwards
+from purefx.report.gradients import shown_backwards
 from purefx.report.listing import Head, Listing
 from purefx.report.meanings import Meanings
 from purefx.report.names import function_name, identifier
@@ -59,36 +60,42 @@ def _forward_input(meanings: Meanings, given: ForwardInput) -> Head:
 
 
 def _backwards(joint: Joint, name: str, meanings: Meanings, words: Mapping[str, str]) -> Iterator[str]:
-    """The backward of all tangents together, or where that raises the backward of each by itself."""
-    if complete_backward(joint) is None:
-        yield from ("", f"# the backward of all together raises: {next(iter(joint.raised.values()))}")
-    for pattern, backward in shown_backwards(joint).items():
-        yield from ("", "")
-        alone = "" if all(pattern) else f"_{pattern.index(True)}"
-        yield from _backward(f"{name}_backward{alone}", backward, meanings, words)
+    """The backward of each level: of all tangents together, or where that raises of each by itself."""
+    for i, level in enumerate(joint.levels):
+        whole = f"{name}_backward_{i}" if len(joint.levels) > 1 else f"{name}_backward"
+        shown = shown_backwards(level)
+        raised = [error for pattern, error in level.raised.items() if all(pattern)]
+        if raised:
+            yield from ("", f"# {whole} of all tangents together raises: {raised[0]}")
+        for pattern, backward in shown.items():
+            yield from ("", "")
+            own = f"{whole}_of_tangent_{pattern.index(True)}" if raised else whole
+            yield from _backward(own, level, backward, meanings, words)
 
 
-def _backward(name: str, graph: FunctionalBackward, meanings: Meanings, words: Mapping[str, str]) -> Iterator[str]:
-    inputs = [_backward_input(meanings, given, words) for given in graph.inputs]
-    return Listing(name, graph, inputs, [_backward_output(meanings, o) for o in graph.outputs]).lines()
+def _backward(
+    name: str, level: Level, graph: FunctionalBackward, meanings: Meanings, words: Mapping[str, str]
+) -> Iterator[str]:
+    inputs = [_backward_input(meanings, level, given, words) for given in graph.inputs]
+    return Listing(name, graph, inputs, [_backward_output(meanings, level, o) for o in graph.outputs]).lines()
 
 
-def _backward_input(meanings: Meanings, given: BackwardInput, words: Mapping[str, str]) -> Head:
+def _backward_input(meanings: Meanings, level: Level, given: BackwardInput, words: Mapping[str, str]) -> Head:
     match given:
         case ResidualInput(name, _):
             return Head(words.get(name) or meanings.residual_word(name), f"saved: {meanings.residual(name)}")
         case TangentInput(name, slot, _):
-            return Head(name, f"tangent of {meanings.slot(slot)}")
+            return Head(name, f"tangent of {meanings.slot(level.slots[slot])}")
         case RootInput(_, root):
             return Head(identifier(meanings.root_name(root)), meanings.memory(root))
         case _:
             assert_never(given)
 
 
-def _backward_output(meanings: Meanings, output: BackwardOutput) -> str:
+def _backward_output(meanings: Meanings, level: Level, output: BackwardOutput) -> str:
     match output:
         case GradientOutput(targets, _):
-            return f"gradient of {' and '.join(map(meanings.target, targets))}"
+            return f"gradient of {' and '.join(meanings.target(level, level.targets[i]) for i in targets)}"
         case WrittenOutput(root, region):
             return f"written back: {meanings.part(root, region)}"
         case _:
