@@ -47,6 +47,30 @@ def test_check_of_a_faithful_program_ends_with_0(file: Path) -> None:
     assert "same as eager" in result.stdout
 
 
+TRAINS = """
+import torch
+
+def loss(x, w):
+    return (x * w).exp().sum()
+
+def loss_arguments():
+    return torch.ones(2, 3), torch.ones(3, requires_grad=True)
+"""
+
+
+def test_a_program_with_gradients_is_checked_explained_and_traced(file: Path) -> None:
+    file.write_text(TRAINS)
+    assert "same as eager" in run("check", f"{file}:loss").stdout
+    explanation = run("explain", f"{file}:loss").stdout
+    assert "gradients\n  given those of result: of w\n" in explanation
+    traced = run("trace", f"{file}:loss")
+    assert traced.exit_code == 0
+    assert traced.stdout.startswith("def loss(\n")
+    assert explanation.endswith(f"\n{traced.stdout}")
+    assert "def loss_backward(\n" in traced.stdout
+    assert "# w: float32[3], read only, gets a gradient" in traced.stdout
+
+
 def test_check_of_a_program_that_raises_ends_with_2(file: Path) -> None:
     file.write_text(
         "import torch\ndef bad(x):\n    return x.view(7)\ndef make_arguments():\n    return torch.zeros(2)\n"

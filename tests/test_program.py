@@ -63,6 +63,99 @@ def add_one(
 # result: float32[4], new memory"""
 
 
+TRAINED = """\
+def loss(
+    x: float32[2, 3],  # strides (3, 1)   memory of x, saved for the backward
+    w: float32[3],  # strides (1,)   memory of w, saved for the backward
+):
+    mul: float32[2, 3] = aten.mul.Tensor(x, w)  # strides (3, 1)
+    select: float32[3] = aten.select.int(mul, 0, 0)  # strides (1,)
+    mul_1: float32[3] = aten.mul.Tensor(select, 2)  # strides (1,)
+    view: float32[1, 3] = aten.view.default(mul_1, [1, 3])  # strides (3, 1)
+    slice: float32[1, 3] = aten.slice.Tensor(mul, 0, 1, 2, 1)  # strides (3, 1)
+    cat: float32[2, 3] = aten.cat.default([view, slice], 0)  # strides (3, 1)
+    exp: float32[2, 3] = aten.exp.default(cat)  # strides (3, 1)
+    sum: float32[()] = aten.sum.default(exp)  # strides ()
+    return (
+        sum,  # result
+        exp,  # saved for the backward
+    )
+
+
+def loss_backward(
+    w: float32[3],  # strides (1,)   saved: memory of w
+    x: float32[2, 3],  # strides (3, 1)   saved: memory of x
+    exp: float32[2, 3],  # strides (3, 1)   saved: a value of the forward
+    tangent_0: float32[()],  # strides ()   tangent of result
+):
+    expand: float32[2, 3] = aten.expand.default(tangent_0, [2, 3])  # strides (0, 0)
+    mul: float32[2, 3] = aten.mul.Tensor(expand, exp)  # strides (3, 1)
+    select: float32[3] = aten.select.int(mul, 0, 0)  # strides (1,)
+    clone: float32[3] = aten.clone.default(select, memory_format=torch.contiguous_format)  # strides (1,)
+    mul_1: float32[3] = aten.mul.Tensor(clone, 2)  # strides (1,)
+    view: float32[1, 3] = aten.view.default(mul_1, [1, 3])  # strides (3, 1)
+    slice: float32[1, 3] = aten.slice.Tensor(mul, 0, 1, 2, 1)  # strides (3, 1)
+    cat: float32[2, 3] = aten.cat.default([view, slice], 0)  # strides (3, 1)
+    mul_2: float32[2, 3] = aten.mul.Tensor(cat, x)  # strides (3, 1)
+    mul_3: float32[2, 3] = aten.mul.Tensor(cat, w)  # strides (3, 1)
+    sum: float32[1, 3] = aten.sum.dim_IntList(mul_2, [0], True)  # strides (3, 1)
+    view_1: float32[3] = aten.view.default(sum, [3])  # strides (1,)
+    return (
+        mul_3,  # gradient of x
+        view_1,  # gradient of w
+    )
+
+# x: float32[2, 3], read only, gets a gradient
+# w: float32[3], read only, gets a gradient
+# result: float32[], new memory, requires grad"""
+
+WRITTEN = """\
+def scale(
+    x: float32[2, 2],  # strides (2, 1)   memory of x
+    w: float32[2],  # strides (1,)   memory of w, saved for the backward
+):
+    select: float32[2] = aten.select.int(x, 1, 0)  # strides (2,)
+    clone: float32[2] = aten.clone.default(select)  # strides (1,)
+    mul: float32[2] = aten.mul.Tensor(select, w)  # strides (1,)
+    return (
+        mul,  # written back: x[:, 0]
+        clone,  # saved for the backward
+    )
+
+
+def scale_backward(
+    w: float32[2],  # strides (1,)   saved: memory of w
+    clone: float32[2],  # strides (1,)   saved: a value of the forward
+    tangent_0: float32[2],  # strides (1,)   tangent of what is written to x[:, 0]
+):
+    select_backward: float32[2, 2] = aten.select_backward.default(tangent_0, [2, 2], 1, 0)  # strides (2, 1)
+    select: float32[2] = aten.select.int(select_backward, 1, 0)  # strides (2,)
+    clone_1: float32[2] = aten.clone.default(select, memory_format=torch.contiguous_format)  # strides (1,)
+    mul: float32[2] = aten.mul.Tensor(clone_1, clone)  # strides (1,)
+    mul_1: float32[2] = aten.mul.Tensor(clone_1, w)  # strides (1,)
+    view: float32[2, 1] = aten.view.default(mul_1, [2, 1])  # strides (1, 1)
+    slice: float32[2, 1] = aten.slice.Tensor(select_backward, 1, 1, 2, 1)  # strides (2, 1)
+    cat: float32[2, 2] = aten.cat.default([view, slice], 1)  # strides (2, 1)
+    return (
+        cat,  # gradient of x
+        mul,  # gradient of w
+    )
+
+# x: float32[2, 2], x[:, 0]: 2 elements written (into the history of x), gets a gradient
+# w: float32[2], read only, gets a gradient
+# result: None"""
+
+
+def loss(x: Tensor, w: Tensor) -> Tensor:
+    y = x * w
+    y[0].mul_(2)
+    return y.exp().sum()
+
+
+def scale(x: Tensor, w: Tensor) -> None:
+    x[:, 0].mul_(w)
+
+
 def traced_step() -> purefx.Program:
     return purefx.trace(step, torch.ones(2, 3), torch.zeros(4, 3))
 
@@ -74,6 +167,50 @@ def test_the_text_of_a_program_that_writes_a_region() -> None:
 def test_the_text_of_a_program_with_an_elected_base() -> None:
     x = torch.zeros(5)
     assert lines_removed(str(purefx.trace(add_one, x, x[1:]))) == ELECTED
+
+
+def test_the_text_of_a_program_with_gradients() -> None:
+    program = purefx.trace(loss, torch.ones(2, 3, requires_grad=True), torch.ones(3, requires_grad=True))
+    assert lines_removed(str(program)) == TRAINED
+    ast.parse(str(program))
+
+
+def test_the_text_of_a_write_through_a_view_whose_base_has_a_history() -> None:
+    x, w = torch.ones(2, 2, requires_grad=True) * 1, torch.ones(2, requires_grad=True)
+    text = lines_removed(str(purefx.trace(scale, x, w)))
+    assert text == WRITTEN
+
+
+def test_a_program_has_the_graph_of_its_backward() -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+    (graph,) = purefx.trace(loss, x, torch.ones(3)).backward_graphs
+    assert graph is not None
+    assert [node.name for node in graph.find_nodes(op="placeholder")] == ["args_1", "exp_default", "tangent_0"]
+    assert purefx.trace(loss, x.detach(), torch.ones(3)).backward_graphs == ()
+
+
+VIEWS: dict[str, Any] = {
+    "select": lambda x: x[0].mul_(2),
+    "slice": lambda x: x[1:].exp_(),
+    "transpose": lambda x: x.t()[1].mul_(3),
+    "diagonal": lambda x: x.diagonal().mul_(2),
+    "view": lambda x: x.view(-1)[::2].mul_(2),
+    "unfold": lambda x: x.view(-1).unfold(0, 2, 2).mul_(2),
+}
+
+
+@pytest.mark.parametrize("write", VIEWS.values(), ids=VIEWS)
+@pytest.mark.parametrize("inside", [True, False], ids=["made inside", "an argument"])
+def test_writes_through_views_have_a_backward_of_view_operators(write: Any, *, inside: bool) -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2 if inside else x
+        write(y)
+        return y.sin().sum()
+
+    graphs = purefx.trace(f, torch.ones(3, 3, requires_grad=True) * 1).backward_graphs
+    nodes = [node for graph in graphs if graph is not None for node in graph.nodes]
+    assert nodes
+    assert [node.name for node in nodes if "as_strided" in str(node.target)] == []
 
 
 def test_a_synthetic_base_is_said_to_be_one() -> None:

@@ -50,13 +50,15 @@ def functionalize(function: Callable[P, R]) -> Callable[P, R]:
     return functionalized
 
 
-def trace(function: Callable[..., Any], *args: Any, dynamic: bool = False, **kwargs: Any) -> Program:
+def trace(
+    function: Callable[..., Any], *args: Any, dynamic: bool = False, partition: Partition = "default", **kwargs: Any
+) -> Program:
     """The functional program of a call of ``function``; the arguments are only read.
 
-    ``dynamic`` makes the sizes of the arguments symbols: the program then runs at other sizes too.  Raises the
-    error that ``function`` raises, or a `Refusal`.
+    ``dynamic`` makes the sizes of the arguments symbols: the program then runs at other sizes too.  ``partition`` is as
+    in `compile`.  Raises the error that ``function`` raises, or a `Refusal`.
     """
-    stages = run_stages(function, args, kwargs, dynamic=dynamic)
+    stages = run_stages(function, args, kwargs, dynamic=dynamic, partition=partition)
     module = graph_module(stages)
     return Program(stages, module, build(stages, module.forward, GradientProgram))
 
@@ -162,9 +164,12 @@ class GradientProgram(Compiled):
         return run_stages(self.function, args, kwargs, dynamic=False, partition=self.partition, effects=False)
 
 
-def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """Who writes what, who shares memory with whom, how each result is made, and which copies exist and why."""
-    return explain_stages(run_stages(function, args, kwargs, dynamic=False))
+def explain(function: Callable[..., Any], *args: Any, partition: Partition = "default", **kwargs: Any) -> Explanation:
+    """Who writes what, who shares memory with whom, how each result is made, and which copies exist and why.
+
+    Also what is saved for the backward, under ``partition`` as in `compile`.
+    """
+    return explain_stages(run_stages(function, args, kwargs, dynamic=False, partition=partition))
 
 
 def check(function: Callable[..., Any], *args: Any, backend: Backend | None = None, **kwargs: Any) -> CheckReport:

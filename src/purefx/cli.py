@@ -1,7 +1,7 @@
-"""The command line: ``purefx explain FILE.py:function`` and ``purefx check FILE.py:function``.
+"""The command line: ``purefx explain``, ``purefx trace`` and ``purefx check``, each of ``FILE.py:function``.
 
 A target is a function, or an ``nn.Module`` instance, at the top level of a Python file; another function of
-the same file makes the arguments. Both commands end with exit code 0 when all is well; ``check`` ends with
+the same file makes the arguments. The commands end with exit code 0 when all is well; ``check`` ends with
 1 when purefx differs from eager; 2 means that there is no verdict: purefx refused the program, the program
 raised, or the target is wrong. Results go to standard output, plain when it is not a terminal; messages and
 the progress bar go to standard error.
@@ -77,7 +77,18 @@ def explain(target: Target, *, arguments: ArgumentsOption = None, graph: GraphOp
         contract, program = str(explanation), str(explanation.program)
     show(contract)
     if graph:
+        show("")
         show_python(program)
+
+
+@app.command()
+def trace(target: Target, *, arguments: ArgumentsOption = None) -> None:
+    """Print the pure graph of the function, that of its backward, and its signature."""
+    with deciding(), Stages(total=3) as stages:
+        subject = find_subject(target, arguments, stages)
+        stages.enter(f"tracing {subject.name}")
+        program = str(purefx.trace(subject.program, *subject.arguments))
+    show_python(program)
 
 
 @app.command()
@@ -248,7 +259,7 @@ def show_python(source: str) -> None:
         console.rule("pure graph")
         console.print(Syntax(source, "python", theme="ansi_dark", word_wrap=True))
     else:
-        console.print(Text(f"\n{source}"), soft_wrap=True)
+        console.print(Text(source), soft_wrap=True)
 
 
 def complain(message: str) -> None:

@@ -34,6 +34,17 @@ class Program:
         """The functional graph."""
         return self.graph_module.graph
 
+    @property
+    def backward_graphs(self) -> tuple[fx.Graph | None, ...]:
+        """The functional graph of the backward, one for each node that a call is in the graph of autograd.
+
+        One node is the rule; results that are functions of other results have one of their own.  None stands for a
+        backward that raises when all tangents of the node are given.
+        """
+        levels = () if self.stages.joint is None else self.stages.joint.levels
+        complete = [level.backwards.get((True,) * len(level.slots)) for level in levels]
+        return tuple(None if backward is None else backward.graph for backward in complete)
+
     @cached_property
     def signature(self) -> Signature:
         """What becomes of each argument, and how each result is made."""

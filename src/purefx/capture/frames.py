@@ -14,6 +14,8 @@ from purefx.errors import SourceLine
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _LIBRARIES = (_OURS, _TORCH, contextlib.__file__)
+_BACKWARD = os.path.join(_OURS, "autodiff", "backward.py")
+"""Runs the backward of a program: of the program's lines only those of its hooks and own functions run in it."""
 
 
 def is_user_file(file: str) -> bool:
@@ -22,9 +24,9 @@ def is_user_file(file: str) -> bool:
 
 
 def current_line() -> SourceLine | None:
-    """The innermost running line outside PyTorch and purefx."""
+    """The innermost running line of the program, which is outside PyTorch and purefx."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and frame.f_code.co_filename != _BACKWARD:
         code = frame.f_code
         if is_user_file(code.co_filename):
             return SourceLine(code.co_filename, frame.f_lineno, code.co_name)

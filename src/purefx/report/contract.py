@@ -5,21 +5,38 @@ These are the facts that ``print(program)`` ends with and that ``explain`` says 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
+from purefx.analysis.gradients import begins, is_detached
 from purefx.analysis.metadata import element_writes, infer_origin
 from purefx.analysis.replay import Fresh, How, Itself, Plain, Replayed
-from purefx.capture.captured import Capture, Input, Result, TensorResult
+from purefx.capture.captured import Input, Result, TensorResult
+from purefx.capture.edges import is_begun
 from purefx.capture.recording import Call, DataAccess, Effect, Region, Variable
 from purefx.errors import SourceLine
 from purefx.functional.regions import disjoint, includes
-from purefx.functional.signature import Functional, WrittenOutput
+from purefx.functional.signature import WrittenOutput
 from purefx.layout import Int
 from purefx.pipeline import Stages
+from purefx.report.gradients import reached_targets
+from purefx.report.meanings import Meanings
 from purefx.report.names import argument_names, rebinding_name, result_names
 from purefx.report.spelling import describe, spell_calls, spell_part
+
+
+class Autograd(Enum):
+    """What autograd sees of a tensor."""
+
+    GRADIENT = "gets a gradient"
+    GRADIENT_OF_BASE = "its base gets the gradient"
+    BEGINS = "becomes a leaf that requires grad"
+    DETACHED = "is detached"
+    STOPS = "requires no grad any more"
+    HISTORY = "requires grad"
+    LEAF = "a leaf that requires grad"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +52,7 @@ class Write:
     """Elements of an argument that are written back in one go.
 
     ``target`` spells them in terms of the argument; ``elements`` counts them, None where the region is only
-    partly the argument's.
+    partly the argument's.  ``history`` is the tensor whose history the write becomes a part of.
     """
 
     argument: str
@@ -43,10 +60,12 @@ class Write:
     elements: Int | None
     region: Region
     sources: tuple[WriteSource, ...]
+    history: str | None = None
 
     def __str__(self) -> str:
         written = "some elements" if self.elements is None else count(self.elements)
-        return f"{self.target}: {written} written"
+        seen = "" if self.history is None else f" (into the history of {self.history})"
+        return f"{self.target}: {written} written{seen}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +91,17 @@ class Argument:
     region: Region
     writes: tuple[Write, ...]
     change: GeometryChange | None
+    autograd: tuple[Autograd, ...] = ()
+
+    @property
+    def changes_of_autograd(self) -> tuple[Autograd, ...]:
+        """What the program changes of who requires grad."""
+        return tuple(x for x in self.autograd if x in (Autograd.BEGINS, Autograd.DETACHED, Autograd.STOPS))
 
     def __str__(self) -> str:
         parts = [*map(str, self.writes), *([str(self.change)] if self.change else [])]
-        return f"{self.name}: {describe(self.region)}, {'; '.join(parts) or 'read only'}"
+        seen = "".join(f", {state.value}" for state in self.autograd)
+        return f"{self.name}: {describe(self.region)}, {'; '.join(parts) or 'read only'}{seen}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +110,10 @@ class NewMemory:
 
     name: str
     region: Region
+    autograd: Autograd | None = None
 
     def __str__(self) -> str:
-        return f"{self.name}: {describe(self.region)}, new memory"
+        return f"{self.name}: {describe(self.region)}, new memory{_seen(self.autograd)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +137,10 @@ class View:
     base: str
     expression: str
     lines: tuple[SourceLine | None, ...]
+    autograd: Autograd | None = None
 
     def __str__(self) -> str:
-        return f"{self.name}: {describe(self.region)}, made again as {self.expression}"
+        return f"{self.name}: {describe(self.region)}, made again as {self.expression}{_seen(self.autograd)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +171,12 @@ class Signature:
 def infer_signature(stages: Stages) -> Signature:
     """The signature of the program that ``stages`` made."""
     names = argument_names(stages.capture)
-    arguments = _Arguments(stages.capture, stages.functional, names)
+    arguments = _Arguments(stages, names)
     return Signature(tuple(map(arguments.fact, stages.capture.inputs)), tuple(_Results(stages, names).facts()))
+
+
+def _seen(state: Autograd | None) -> str:
+    return "" if state is None else f", {state.value}"
 
 
 def count(elements: Int) -> str:
@@ -158,31 +190,52 @@ def op_name(call: Call) -> str:
 
 
 class _Arguments:
-    def __init__(self, capture: Capture, functional: Functional, names: dict[Input, str]) -> None:
+    def __init__(self, stages: Stages, names: dict[Input, str]) -> None:
+        capture = stages.capture
         self._names = names
+        self._meanings = Meanings(stages)
+        self._targets = () if stages.joint is None else tuple(reached_targets(stages.joint))
         self._writes = element_writes(capture.recording)
         self._changes = [c for c in capture.recording if c.effect in (Effect.GEOMETRY, Effect.STORAGE)]
-        self._regions = [o.region for o in functional.outputs if isinstance(o, WrittenOutput)]
+        self._written = [o for o in stages.functional.outputs if isinstance(o, WrittenOutput)]
 
     def fact(self, known: Input) -> Argument:
         """What becomes of ``known``."""
         shown = [known.before, known.after]
-        back = [r for r in self._regions if any(not disjoint(r, region) for region in shown)]
-        facts = tuple(self._write(known, region) for region in back)
-        return Argument(self._names[known], known.before, facts, self._change(known))
+        back = [o for o in self._written if any(not disjoint(o.region, region) for region in shown)]
+        facts = tuple(self._write(known, output) for output in back)
+        return Argument(self._names[known], known.before, facts, self._change(known), tuple(self._seen(known)))
 
-    def _write(self, known: Input, region: Region) -> Write:
-        name = self._names[known]
+    def _seen(self, known: Input) -> Iterator[Autograd]:
+        for target in self._targets:
+            if target.source is known and not target.begins:
+                yield Autograd.GRADIENT_OF_BASE if target.of_base else Autograd.GRADIENT
+        if begins(known):
+            yield Autograd.BEGINS
+        elif is_detached(known):
+            yield Autograd.DETACHED
+        elif known.edge is not None and not known.fake.requires_grad:
+            yield Autograd.STOPS
+
+    def _write(self, known: Input, output: WrittenOutput) -> Write:
+        name, region = self._names[known], output.region
         writes = self._writes.get(region.storage, [])
         calls = [call for call, written in writes if not disjoint(written, region)]
         target = spell_part(name, known.before, region)
-        return Write(name, target, _elements(known.before, region), region, _sources(calls))
+        history = None if output.shown is None else self._meanings.history(output.shown)
+        return Write(name, target, _elements(known.before, region), region, _sources(calls), history)
 
     def _change(self, known: Input) -> GeometryChange | None:
         if known.after == known.before:
             return None
         calls = [c for c in self._changes if any(o.variable is known.variable for o in c.written)]
         return GeometryChange(self._names[known], known.before, known.after, _sources(calls))
+
+
+def _autograd(result: Result | None) -> Autograd | None:
+    if not isinstance(result, TensorResult) or not result.fake.requires_grad:
+        return None
+    return Autograd.LEAF if is_begun(result.fake) else Autograd.HISTORY
 
 
 def _elements(whole: Region, part: Region) -> Int | None:
@@ -219,7 +272,7 @@ class _Results:
             case Itself(source):
                 return SameObject(name, source.after, self._arguments[source])
             case Fresh(_, region):
-                return NewMemory(name, region)
+                return NewMemory(name, region, _autograd(result))
             case Replayed() if isinstance(result, TensorResult):
                 return self._replayed(name, result)
             case Plain(value):
@@ -230,15 +283,17 @@ class _Results:
     def _replayed(self, name: str, result: TensorResult) -> ResultFact:
         origin = infer_origin(result, self._replay, self._capture.inputs)
         if origin.base is result.variable:
-            return NewMemory(name, result.region)
+            return NewMemory(name, result.region, _autograd(result))
         base = self._variables.get(origin.base, "base")
         names = {**self._given, origin.base: base}
         lines = tuple(call.where for call in origin.chain)
-        return View(name, result.region, base, spell_calls(names, origin.chain, result.variable), lines)
+        expression = spell_calls(names, origin.chain, result.variable)
+        return View(name, result.region, base, expression, lines, _autograd(result))
 
 
 __all__ = [
     "Argument",
+    "Autograd",
     "GeometryChange",
     "NewMemory",
     "ResultFact",

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from torch import fx
 
 from purefx._torch import OpOverload
-from purefx.capture.captured import Input, TensorResult
+from purefx.capture.captured import TensorResult
 from purefx.functional.builder import Value
-from purefx.functional.regions import includes
 from purefx.functional.reinplace import with_in_place_writes
 from purefx.functional.signature import BaseOutput, WrittenOutput
 from purefx.layout import Int
 from purefx.operators import aten
 from purefx.pipeline import Stages
 from purefx.report.contract import count
+from purefx.report.meanings import Meanings
 from purefx.report.names import argument_names, result_names
-from purefx.report.spelling import spell_part
+from purefx.report.spelling import shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +94,12 @@ def infer_copies(stages: Stages) -> tuple[CopyFact, ...]:
 
 
 def _write_backs(stages: Stages) -> Iterator[WriteBack]:
-    names = argument_names(stages.capture)
+    meanings = Meanings(stages)
     copied = {id(output) for output in with_in_place_writes(stages.functional).outputs}
     for output in stages.functional.outputs:
         if isinstance(output, WrittenOutput):
-            target = _spell_target(output, names)
+            target = meanings.written(output)
             yield WriteBack(target, output.region.geometry.numel, in_place=id(output) not in copied)
-
-
-def _spell_target(output: WrittenOutput, names: Mapping[Input, str]) -> str:
-    """The part of an argument that is written; where no argument includes it, the part of their synthetic base."""
-    root = output.root
-    for member in root.members if root.base is None else (root.base,):
-        if includes(member.before, output.region):
-            return spell_part(names[member], member.before, output.region)
-    return spell_part(f"the base of {' and '.join(names[m] for m in root.members)}", root.region, output.region)
 
 
 def _bases(stages: Stages) -> Iterator[SyntheticBase | ElectedBase]:
@@ -155,9 +146,8 @@ def _added_copies(stages: Stages) -> Iterator[AddedCopy]:
 
 def _added(node: fx.Node, value: Value, line: str) -> AddedCopy:
     assert isinstance(node.target, OpOverload)
-    place = line.rpartition(" in ")[0].replace("\\", "/").rpartition("/")[2]
     name = str(node.target.overloadpacket.__name__)
-    return AddedCopy(name, value.geometry.numel, place, _REASONS[node.target])
+    return AddedCopy(name, value.geometry.numel, shortened(line), _REASONS[node.target])
 
 
 __all__ = ["AddedCopy", "CopyFact", "ElectedBase", "SharedBase", "SyntheticBase", "WriteBack", "infer_copies"]

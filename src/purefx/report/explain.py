@@ -19,6 +19,7 @@ from purefx.program import Program
 from purefx.report.conditions import Guard, read_guards
 from purefx.report.contract import Argument, Signature, View, Write, WriteSource
 from purefx.report.copies import CopyFact, infer_copies
+from purefx.report.gradients import Gradients, infer_gradients
 from purefx.report.names import function_name
 from purefx.report.sharing import Sharing, draw, infer_sharing
 from purefx.report.spelling import describe, places
@@ -37,6 +38,7 @@ class Explanation:
     sharings: tuple[Sharing, ...]
     copies: tuple[CopyFact, ...]
     guards: tuple[Guard, ...]
+    gradients: Gradients | None
 
     @property
     def writes(self) -> tuple[Write, ...]:
@@ -58,6 +60,7 @@ def explain(stages: Stages) -> Explanation:
         infer_sharing(stages),
         infer_copies(stages),
         read_guards(stages, program.wrapper),
+        infer_gradients(stages),
     )
 
 
@@ -67,6 +70,7 @@ def _text(explanation: Explanation) -> Iterator[str]:
         "arguments": _arguments(explanation.signature.arguments),
         "shared memory": _shared_memory(explanation.sharings),
         "results": _results(explanation.signature),
+        "gradients": [] if explanation.gradients is None else _gradients(explanation.gradients),
         "copies and bases": [line for fact in explanation.copies for line in _wrapped(str(fact))] or ["  none"],
         "captures anew unless": _conditions(explanation.guards),
     }
@@ -76,8 +80,8 @@ def _text(explanation: Explanation) -> Iterator[str]:
 
 
 def _arguments(arguments: tuple[Argument, ...]) -> list[str]:
-    changed = [a for a in arguments if a.writes or a.change]
-    unchanged = [a.name for a in arguments if not (a.writes or a.change)]
+    changed = [a for a in arguments if a.writes or a.change or a.changes_of_autograd]
+    unchanged = [a.name for a in arguments if a not in changed]
     lines = [line for argument in changed for line in _changed(argument)]
     if unchanged:
         lines += _wrapped(f"read only: {_listed(unchanged)}")
@@ -90,6 +94,8 @@ def _changed(argument: Argument) -> Iterator[str]:
         yield from _wrapped(f"{write}{_by(write.sources)}", 4)
     if argument.change is not None:
         yield from _wrapped(f"{argument.change}{_by(argument.change.sources)}", 4)
+    for state in argument.changes_of_autograd:
+        yield from _wrapped(state.value, 4)
 
 
 def _by(sources: tuple[WriteSource, ...]) -> str:
@@ -115,6 +121,25 @@ def _shared_memory(sharings: tuple[Sharing, ...]) -> list[str]:
             lines += _wrapped(str(overlap))
         if len(sharing.tensors) > 1 and not sharing.overlaps:
             lines += _wrapped(f"{_listed([s.name for s in sharing.tensors])}: one storage, no common element")
+    return lines
+
+
+def _gradients(gradients: Gradients) -> list[str]:
+    """What flows where, then what is saved, computed again and raised."""
+    lines = _wrapped(f"given those of {_listed(list(gradients.tangents))}: of {_listed(list(gradients.targets))}")
+    if gradients.unreached:
+        lines += _wrapped(f"none flows to {_listed(list(gradients.unreached))}")
+    lines += [line for dependence in gradients.dependences for line in _wrapped(str(dependence))]
+    if gradients.residuals:
+        alone, anyway = gradients.bytes_alone, gradients.bytes_anyway
+        lines += _wrapped(f"saved: {alone} bytes for the backward alone, {anyway} bytes that are there anyway")
+        lines += [line for residual in gradients.residuals for line in _wrapped(str(residual), 4)]
+    if gradients.recomputed:
+        lines += _wrapped("computed in the backward of saved values alone")
+        lines += [line for value in gradients.recomputed for line in _wrapped(str(value), 4)]
+    if gradients.raised:
+        lines += _wrapped("raises, as eager does, where these are differentiated")
+        lines += [line for raised in gradients.raised for line in _wrapped(str(raised), 4)]
     return lines
 
 

@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 
+from purefx._torch import OpOverload
 from purefx.capture.recording import Call, Operand, Region, Variable
 from purefx.errors import SourceLine
+from purefx.functional.builder import Value
 from purefx.functional.regions import chain_between, includes
 from purefx.layout import Chain, Geometry, Select, Slice
 from purefx.operators import aten
@@ -21,6 +24,11 @@ _END = (1 << 63) - 1
 def place(where: SourceLine | None) -> str:
     """The file and line of ``where``, without the folder."""
     return "" if where is None else f"{os.path.basename(where.file)}:{where.line}"
+
+
+def shortened(line: str) -> str:
+    """``file.py:12`` of ``/folder/file.py:12 in function``."""
+    return line.rpartition(" in ")[0].replace("\\", "/").rpartition("/")[2]
 
 
 def places(lines: Sequence[SourceLine | None]) -> str:
@@ -36,6 +44,17 @@ def dtype_name(dtype: torch.dtype) -> str:
 def describe(region: Region) -> str:
     """Dtype and sizes of ``region``, as in ``float32[2, 3]``."""
     return f"{dtype_name(region.dtype)}[{', '.join(map(str, region.geometry.sizes))}]"
+
+
+def describe_value(value: Value) -> str:
+    """Dtype and sizes of what a node computes."""
+    return f"{dtype_name(value.dtype)}[{', '.join(map(str, value.geometry.sizes))}]"
+
+
+def node_name(node: fx.Node) -> str:
+    """What the user calls the operator of ``node``."""
+    target = node.target
+    return str(target.overloadpacket.__name__) if isinstance(target, OpOverload) else str(node.name)
 
 
 def spell_part(name: str, whole: Region, part: Region) -> str:
