@@ -50,22 +50,21 @@ class Histories:
             self._turn(given[0][0])
         elif call.effect is Effect.VIEW:
             if isinstance(given[0][0], torch.Tensor) and has_history_apart(given[0][0]):
-                for view in _tensors(result):
-                    self.watch(view)
+                for made in _tensors(result):
+                    self.watch(made)
         elif call.effect is Effect.WRITE and self._apart and not _is_seen(given):
             written = written_tensors(call.overload, *given)
-            for apart in [view for seen in self._apart if (view := seen()) is not None]:
-                if any(count_writes_together(apart, tensor) for tensor in written):
-                    _forget_history(apart)
+            for seen in self._apart:
+                view = seen()
+                if view is not None and any(count_writes_together(view, tensor) for tensor in written):
+                    _forget_history(view)
 
     def _turn(self, tensor: torch.Tensor) -> None:
-        if not tensor.is_inference():
-            views = (
-                x
-                for x in self._alive()
-                if x._is_view() and (x._base is tensor or (x is tensor and not torch.is_grad_enabled()))
-            )
-            self._turned.update(map(variable_of, views))
+        if tensor.is_inference():
+            return
+        alone = not torch.is_grad_enabled()
+        views = [x for x in self._alive() if x._is_view() and (x._base is tensor or (x is tensor and alone))]
+        self._turned.update(map(variable_of, views))
 
     def _follow_turned(self, call: Call, given: Passed) -> None:
         if not any(variable_of(x) in self._turned for x in _tensors(given) if x.requires_grad):
@@ -95,9 +94,9 @@ def _forget_history(view: torch.Tensor) -> None:
         return
     set_version(view, version + 1)
     with enable_reentrant_dispatch():  # autograd is above the recorder
-        base.requires_grad_()
+        base.requires_grad = True
         _ = view.grad_fn
-        base.requires_grad_(requires_grad=False)
+        base.requires_grad = False
     set_version(view, version)
 
 

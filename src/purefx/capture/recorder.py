@@ -267,6 +267,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             elif not outputs and not matters_without_tensors(func, result):
                 return
         call = self._record(func, recorded, Outcome(results, outputs, change, tuple(self.recording.storages[count:])))
+        if given is not None:
+            self.histories.follow(call, given, result)
         if func is aten.as_strided_copy.default:
             self.recording.regions[call.operands[0].region.storage].setdefault(restrided(call))
         for position, output in enumerate(outputs):
