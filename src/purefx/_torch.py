@@ -118,6 +118,16 @@ def holders_in_python(tensor: torch.Tensor) -> int:
     return sys.getrefcount(tensor) - 2 - others
 
 
+def view_rules(tensor: torch.Tensor) -> Any:
+    """What decides whether the view ``tensor`` may be written to (see `copy_view_rules`)."""
+    return torch._C._autograd._get_creation_meta(tensor)
+
+
+def is_piece(view: torch.Tensor) -> bool:
+    """Whether ``view`` is one of several that one operator returned, as those of ``unbind``."""
+    return view._is_view() and view_rules(view) == torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
+
+
 def keeps_graph() -> bool:
     """Whether the backward that runs may be asked to run once more (``retain_graph=True``)."""
     return torch._C._autograd._get_current_graph_task_keep_graph()

@@ -87,6 +87,21 @@ class Scope:
         """Any name."""
         return self.rng.choice(list(self.tensors))
 
+    def once(self, tensor: Tensor, other: str) -> str:
+        """``other`` as one more element of a list with ``tensor`` in it, but none of its memory under autograd.
+
+        The gradient of a list whose tensors overlap is wrong in PyTorch (docs/exactness.md).
+        """
+        partner = self.tensors[other]
+        shared = partner.untyped_storage() is tensor.untyped_storage()
+        return f"{other}.clone()" if shared and (partner.requires_grad or tensor.requires_grad) else other
+
+    def may_turn(self, tensor: Tensor) -> bool:
+        """Whether a change of its geometry is exact: not of a view with a history, nor of what has views with one."""
+        return not (
+            tensor.requires_grad and (tensor._is_view() or any(x._base is tensor for x in self.tensors.values()))
+        )
+
 
 def _fits(other: Tensor, tensor: Tensor) -> bool:
     try:
@@ -94,6 +109,11 @@ def _fits(other: Tensor, tensor: Tensor) -> bool:
     except RuntimeError:
         return False
     return wide and torch.can_cast(other.dtype, tensor.dtype)
+
+
+def _may_swap(tensor: Tensor) -> bool:
+    """Whether ``x.data = y`` leaves ``x`` with a history that fits it (docs/exactness.md)."""
+    return not (tensor.requires_grad and tensor._is_view())
 
 
 def _room(tensor: Tensor) -> int:
@@ -243,7 +263,9 @@ WRITES: tuple[Row, ...] = (
     lambda s, x, t: f"{x}[{s.slices(t)}] += {s.small()}",
     lambda s, x, t: f"{x}[{s.index(t, 0)}] = {s.partner(t[0])}",
     # a mask without dimensions is data-dependent control flow in PyTorch's own indexing: refused
-    lambda s, x, t: f"{x}[{x} > {s.small()}] = {s.small()}" if t.dim() else f"{x}.fill_({s.small()})",
+    lambda s, x, t: (
+        f"{x}[{x} > {s.small()}] = {s.small()}" if t.dim() and not t.is_complex() else f"{x}.fill_({s.small()})"
+    ),
     lambda s, x, t: f"{x}[{s.indices(t, 0)}] = {s.small()}",
     lambda s, x, t: f"{x}.index_put_(({s.indices(t, 0)},), {x}.sum(), accumulate=True)",
     lambda s, x, t: f"{x}.index_copy_({(d := s.dim(t))}, torch.tensor([{s.index(t, d)}]), {x}.narrow({d}, 0, 1) + 1)",
@@ -251,9 +273,9 @@ WRITES: tuple[Row, ...] = (
     lambda s, x, t: f"{x}.scatter_({s.dim(t)}, torch.zeros({(1,) * t.dim()}, dtype=torch.int64), {s.small()})",
     lambda s, x, t: f"torch.add({s.twin(t)}, {s.small()}, out={x})",
     lambda s, x, t: f"torch.mul({s.twin(t)}, {s.twin(t)}, out={x})",
-    lambda s, x, t: f"torch._foreach_add_([{x}, {s.any()}], {s.small()})",
-    lambda s, x, t: f"torch._foreach_mul_([{x}, {s.twin(t)}], 2)",
-    lambda s, x, t: f"torch._foreach_add_([{x}, {x}], {s.small()})",
+    lambda s, x, t: f"torch._foreach_add_([{x}, {s.once(t, s.any())}], {s.small()})",
+    lambda s, x, t: f"torch._foreach_mul_([{x}, {s.once(t, s.twin(t))}], 2)",
+    lambda s, x, t: f"torch._foreach_add_([{x}, {s.once(t, x)}], {s.small()})",
     lambda s, x, t: f"{x}.data.add_({s.small()})",
     lambda s, x, t: f"{x}.detach().mul_(2)",
     lambda s, x, t: f"{x}.uniform_()",
@@ -263,14 +285,14 @@ WRITES: tuple[Row, ...] = (
 )
 
 GEOMETRY_WRITES: tuple[Row, ...] = (
-    lambda s, x, t: f"{x}.t_()",
-    lambda s, x, t: f"{x}.transpose_({s.dim(t)}, {s.dim(t)})",
-    lambda s, x, t: f"{x}.unsqueeze_({s.rng.randint(0, t.dim())})",
-    lambda s, x, t: f"{x}.squeeze_()",
-    lambda s, x, t: f"{x}.as_strided_({_within_storage(s, t)})",
-    lambda s, x, t: f"{x}.set_({s.any()})",
-    lambda s, x, t: f"{x}.data = {s.any()}.data",
-    lambda s, x, t: f"{x}.resize_({s.rng.randint(1, _room(t))})",
+    lambda s, x, t: f"{x}.t_()" if s.may_turn(t) else "",
+    lambda s, x, t: f"{x}.transpose_({s.dim(t)}, {s.dim(t)})" if s.may_turn(t) else "",
+    lambda s, x, t: f"{x}.unsqueeze_({s.rng.randint(0, t.dim())})" if s.may_turn(t) else "",
+    lambda s, x, t: f"{x}.squeeze_()" if s.may_turn(t) else "",
+    lambda s, x, t: f"{x}.as_strided_({_within_storage(s, t)})" if s.may_turn(t) else "",
+    lambda s, x, t: f"{x}.set_({s.any()})" if not t.requires_grad else "",
+    lambda s, x, t: f"{x}.data = {s.any() if not t.requires_grad else s.twin(t)}.data" if _may_swap(t) else "",
+    lambda s, x, t: f"{x}.resize_({s.rng.randint(1, _room(t))})" if s.may_turn(t) else "",
     lambda s, x, t: f"{x}.detach_()",
 )
 """Rare, and never on what the function holds."""

@@ -54,8 +54,8 @@ def run(leaves):
     (new_arg1, out,) = graph(arg0)
     with no_grad():
         arg1.select(0, 1).copy_(new_arg1)
-    view = arg1.t()
     set_versions((arg1, arg1_version + 1), (out, 0))
+    view = arg1.t()
     return (view, out, arg1,)
 '''
 
@@ -68,8 +68,8 @@ def run(leaves):
     (new_arg1,) = graph(arg1)
     with no_grad():
         arg1[1:5].copy_(new_arg1)
-    view = arg1.select(0, 0)
     set_versions((arg0, arg0_version + 1), (arg1, arg1_version + 1))
+    view = arg1.select(0, 0)
     return view
 '''
 
@@ -77,11 +77,10 @@ TURN = '''\
 def run(leaves):
     """Runs turn with the graph that was made for such arguments."""
     (arg0,) = leaves
-    arg0_version = arg0._version
     (out,) = graph(arg0)
+    set_versions((out, 0))
     arg0.t_()
     view = out.select(0, 0)
-    set_versions((arg0, arg0_version + 1), (view, 0), (out, 0))
     return {'rows': view, 'all': [out]}
 '''
 

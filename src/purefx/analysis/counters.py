@@ -47,6 +47,11 @@ class Counters:
             return True
         return a in self._fakes and b in self._fakes and count_writes_together(self._fakes[a], self._fakes[b])
 
+    def writes_after(self, call: Call, variable: Variable) -> int:
+        """How many writes after ``call`` move the counter of ``variable``."""
+        later = [c for c, place in self._place.items() if place > self._place[call] and c.effect is Effect.WRITE]
+        return sum(self.together(o.variable, variable) for c in later for o in c.written)
+
     def is_older(self, call: Call) -> bool:
         """Whether what ``call`` views was written after it."""
         if call.effect is not Effect.VIEW:

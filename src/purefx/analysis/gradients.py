@@ -17,7 +17,7 @@ from torch.autograd.graph import GradientEdge, Node
 
 from purefx.analysis.replay import Fresh, How, Itself, Replay
 from purefx.capture.captured import Capture, Input, TensorResult
-from purefx.capture.edges import edge_of, is_bare_view, is_begun
+from purefx.capture.edges import edge_of, has_lost_history, is_bare_view, is_begun, is_leaf
 from purefx.capture.recording import Region, Variable
 from purefx.errors import GradientsRefused
 
@@ -119,7 +119,9 @@ def has_own_history(fake: torch.Tensor) -> bool:
 
     So has what a custom function returned, and a detached alias that was written to.
     """
-    if fake.is_inference() or not fake.requires_grad or is_bare_view(fake) or fake.is_leaf:
+    if fake.is_inference() or not fake.requires_grad or is_bare_view(fake) or is_leaf(fake):
+        return False
+    if has_lost_history(fake):
         return False
     if fake._base is None:
         return True
@@ -134,7 +136,7 @@ def has_own_history(fake: torch.Tensor) -> bool:
 def is_changed(known: Input) -> bool:
     """Whether a write of the program is part of the history of ``known``, or of its base, after the call."""
     fake = known.fake
-    if fake.is_inference() or not fake.requires_grad or is_bare_view(fake) or fake.is_leaf:
+    if fake.is_inference() or not fake.requires_grad or is_bare_view(fake) or is_leaf(fake):
         return False
     base, before = fake._base, known.base_edge
     after = edge_of(fake if base is None else base)
@@ -144,7 +146,7 @@ def is_changed(known: Input) -> bool:
 
 def is_detached(known: Input) -> bool:
     """Whether the program has cut the history of ``known`` off (``x.detach_()``)."""
-    return known.edge is not None and not known.was_leaf and not is_bare_view(known.fake) and known.fake.is_leaf
+    return known.edge is not None and not known.was_leaf and not is_bare_view(known.fake) and is_leaf(known.fake)
 
 
 def check_gradients(capture: Capture) -> None:

@@ -165,7 +165,7 @@ def _shown(slot: Slot, recorder: Recorder) -> torch.Tensor:
     """What the output of ``slot`` shows of the tensor that it became, which may have another geometry now."""
     fake, wanted = slot.fake, slot.output.region
     now = recorder.region(fake)
-    if now == wanted:
+    if now == wanted or now.storage is not wanted.storage:
         return fake
     fake = fake.conj() if now.conj and not wanted.conj else fake
     chain = chain_between(now.physical, wanted.physical)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from purefx._torch import set_version, without_modes
+from purefx._torch import is_piece, set_version, without_modes
 
 
 class Beginning(torch.autograd.Function):
@@ -60,9 +60,31 @@ def is_bare_view(tensor: torch.Tensor) -> bool:
     try:
         return tensor.is_leaf
     except RuntimeError:
+        return not is_piece(tensor)
+
+
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` has no history; False where autograd raises when it is asked, since the base was written."""
+    return not has_lost_history(tensor) and tensor.is_leaf
+
+
+def has_lost_history(tensor: torch.Tensor) -> bool:
+    """Whether autograd raises when it is asked for the history of ``tensor``: its base was written, seen or not."""
+    try:
+        _ = tensor.grad_fn
+    except RuntimeError:
         return True
+    return False
 
 
 def is_begun(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` is a leaf that requires grad by itself."""
-    return tensor.requires_grad and not is_bare_view(tensor) and tensor.is_leaf
+    return tensor.requires_grad and not is_bare_view(tensor) and is_leaf(tensor)
+
+
+def has_history_apart(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` has a history, or begins one, and is a view of a base that has none."""
+    if not tensor.requires_grad or tensor.is_inference():
+        return False
+    base = tensor._base
+    return base is not None and not base.requires_grad

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from purefx._torch import HigherOrderOperator, OpOverload, pytree
+from purefx._torch import HigherOrderOperator, OpOverload, pytree, storage_key
 from purefx.capture.frames import current_line
 from purefx.capture.recording import SYMBOLS, Effect, Operand, Resize, Storage, Tree, geometry_of
-from purefx.errors import UndeclaredWrite, UnsupportedOperator, UnsupportedTensor
-from purefx.layout import Geometry
+from purefx.errors import GradientsRefused, UndeclaredWrite, UnsupportedOperator, UnsupportedTensor
+from purefx.layout import Geometry, overlaps
 from purefx.operators import (
     ALWAYS_KEPT,
     HIDDEN_WRITES,
@@ -81,8 +81,25 @@ def count_list_writes(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
     """Count the writes of operators on lists (``_foreach_add_``), which PyTorch forgets to count under a mode."""
     if facts(op).written and op.namespace == "aten":
         lists = [x for x in written_arguments(op, args, kwargs) if isinstance(x, (list, tuple))]
+        if lists:
+            _check_written_once(op, lists)
         for tensor in (t for x in lists for t in x if not t.is_inference()):
             torch.autograd.graph.increment_version(tensor)
+
+
+def _check_written_once(op: OpOverload, lists: list[Any]) -> None:
+    """Refuse a list that writes an element twice, of which autograd computes another gradient than of its values."""
+    pairs = [(x, other) for written in lists for i, x in enumerate(written) for other in written[:i]]
+    if torch.is_grad_enabled() and any((x.requires_grad or y.requires_grad) and _overlap(x, y) for x, y in pairs):
+        raise GradientsRefused(
+            f"{op} writes to a list whose tensors overlap, of which PyTorch computes a wrong gradient",
+            where=current_line(),
+            remedy="write to one tensor after the other, or under torch.no_grad()",
+        )
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return storage_key(a) == storage_key(b) and overlaps(geometry_of(a), geometry_of(b), a.itemsize, b.itemsize)
 
 
 def matters_without_tensors(op: Any, result: Any) -> bool:

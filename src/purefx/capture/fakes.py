@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
+from torch.autograd.graph import increment_version
 
 from purefx._torch import (
     ConstantSource,
@@ -26,8 +27,9 @@ from purefx._torch import (
     storage_key,
     without_modes,
 )
-from purefx.capture.edges import give_history, is_bare_view
+from purefx.capture.edges import give_history, has_lost_history, is_bare_view, is_leaf
 from purefx.capture.recording import Region, geometry_of
+from purefx.errors import GradientsRefused
 from purefx.layout import Geometry, Int, reify_dtype
 from purefx.operators import aten
 
@@ -73,7 +75,7 @@ class FakeFactory:
         if isinstance(tensor, torch.nn.Parameter):
             fake._is_param = True  # makes isinstance(fake, Parameter) true
         if tensor.requires_grad and not fake.requires_grad:
-            if tensor.is_leaf:
+            if is_leaf(tensor):
                 fake.requires_grad_()
             else:
                 give_history(fake)
@@ -85,10 +87,28 @@ class FakeFactory:
         if base is None or base.is_neg() or (base.is_conj() and not tensor.is_conj()):
             return None
         made = self.make(base, f"{name}._base")
+        if storage_key(base) != storage_key(tensor):
+            return self._swapped_view(made, tensor, geometry, name)
         with torch.set_grad_enabled(not is_bare_view(tensor)):
             fake = _with_bits(_view(made, tensor.dtype, geometry), tensor)
+        if tensor.requires_grad and not fake.requires_grad and not is_leaf(tensor):
+            fake = _view_of_leaf(fake)
         copy_view_rules(fake, tensor)
+        if has_lost_history(tensor):
+            increment_version(fake)
         return fake
+
+    def _swapped_view(self, base: torch.Tensor, tensor: torch.Tensor, geometry: Geometry, name: str) -> torch.Tensor:
+        """A view of ``base`` that shows other memory: ``x.data = y`` leaves its base and its history as they are."""
+        if tensor.requires_grad:
+            raise GradientsRefused(
+                f"{name} was a view of the history that it has, and shows other memory now",
+                where=None,
+                remedy="pass a copy of it",
+            )
+        view = base.view(base.shape)
+        view.data = self._by_itself(tensor, geometry)
+        return view
 
     def _by_itself(self, tensor: torch.Tensor, geometry: Geometry) -> torch.Tensor:
         """A fake that autograd knows no base of; it counts writes with those that its tensor counts with."""
@@ -154,6 +174,13 @@ def _view(base: torch.Tensor, dtype: torch.dtype, geometry: Geometry) -> torch.T
     for step in chain:
         base = resolve_op(step.op)(base, *step.arguments)
     return base
+
+
+def _view_of_leaf(view: torch.Tensor) -> torch.Tensor:
+    """``view`` with a history of its own: it was taken of a view that requires grad, of a base that does not."""
+    view.requires_grad_()
+    with torch.enable_grad():
+        return view.view_as(view)
 
 
 def _flat(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

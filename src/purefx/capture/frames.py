@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import os
 import sys
 from types import FrameType, TracebackType
@@ -43,3 +44,28 @@ def raising_line(traceback: TracebackType | None) -> SourceLine | None:
             found = SourceLine(code.co_filename, traceback.tb_lineno, code.co_name)
         traceback = traceback.tb_next
     return found
+
+
+def failing_values(traceback: TracebackType | None) -> list[object]:
+    """The local variables in the expression that raised, in the innermost frame outside PyTorch and purefx."""
+    found: TracebackType | None = None
+    while traceback is not None:
+        found = traceback if is_user_file(traceback.tb_frame.f_code.co_filename) else found
+        traceback = traceback.tb_next
+    if found is None:
+        return []
+    code, values = found.tb_frame.f_code, found.tb_frame.f_locals
+    places = list(code.co_positions())
+    low, high = _extent(places[found.tb_lasti // 2])
+    names = [
+        step.argval
+        for step, place in zip(dis.get_instructions(code, show_caches=True), places, strict=True)
+        if step.opname.startswith("LOAD_") and low <= _extent(place)[0] and _extent(place)[1] <= high
+    ]
+    return [values[name] for name in names if name in values]
+
+
+def _extent(place: tuple[int | None, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Where a piece of source begins and ends."""
+    line, last_line, column, last_column = (x or 0 for x in place)
+    return (line, column), (last_line, last_column)

@@ -37,6 +37,7 @@ from purefx.capture.effects import (
     written_tensors,
 )
 from purefx.capture.frames import current_line
+from purefx.capture.histories import Histories
 from purefx.capture.recording import (
     Call,
     Constant,
@@ -89,6 +90,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self.chance = Chance()
         self._detached: tuple[weakref.ref[torch.Tensor], tuple[torch.Tensor, ...], Call] | None = None
         self._viewed: tuple[torch.Tensor, ...] = ()
+        self.histories = Histories(self._tensors.alive)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -117,9 +119,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             if known is not None:
                 return known
         result = self._run(func, given, recorded)
+        count = len(self.recording.calls)
         self._append(func, recorded, result, given)
         if random:
             self.chance.note(self._drawn(earlier))
+        if len(self.recording.calls) > count:
+            self.histories.follow(self.recording.calls[-1], given, result)
         if func is aten.detach.default:
             self._detached = (weakref.ref(result), (given[0][0], *self._viewed), self.recording.calls[-1])
         self._viewed = (given[0][0],) if func is aten.view.dtype else ()  # autograd detaches what this returns
@@ -262,6 +267,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             elif not outputs and not matters_without_tensors(func, result):
                 return
         call = self._record(func, recorded, Outcome(results, outputs, change, tuple(self.recording.storages[count:])))
+        if given is not None:
+            self.histories.follow(call, given, result)
         if func is aten.as_strided_copy.default:
             self.recording.regions[call.operands[0].region.storage].setdefault(restrided(call))
         for position, output in enumerate(outputs):

@@ -35,10 +35,11 @@ from purefx.capture.arguments import (
     flatten,
 )
 from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Result, Resumed, TensorResult
-from purefx.capture.edges import edge_of
+from purefx.capture.edges import edge_of, has_history_apart, is_leaf
 from purefx.capture.escapes import check_nothing_escaped
 from purefx.capture.fakes import FakeFactory
 from purefx.capture.global_state import unchanged_globals
+from purefx.capture.named_views import eager_names
 from purefx.capture.owners import find_owners
 from purefx.capture.recorder import KnownNumber, Recorder
 from purefx.capture.recording import Operand, Recording
@@ -143,12 +144,14 @@ class _Session:
         fake = self._fakes.make(tensor, source.name)
         region = self._recorder.region(fake)
         made = Input([source], tensor, fake, self._recorder.variable(fake), region, region, writes=-_version(fake))
-        made.was_leaf = fake.is_leaf
+        made.was_leaf = is_leaf(fake)
         made.first_version = _version(fake)
+        if has_history_apart(fake) and not is_leaf(fake):
+            self._recorder.histories.watch(fake)
         if fake.requires_grad:
             made.edge, made.base_edge = edge_of(fake), None if fake._base is None else edge_of(fake._base)
         self._inputs[id(tensor)] = made
-        if tensor.requires_grad and tensor.is_leaf and tensor.grad is not None:
+        if tensor.requires_grad and is_leaf(tensor) and tensor.grad is not None:
             made.grad = fake.grad = self._input(tensor.grad, GradientOf(made.tensor, f"{source.name}.grad")).fake
         return made
 
@@ -169,7 +172,8 @@ class _Session:
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            with refusals(), quiet_fake_tensors(), self._fakes.mode, self._recorder:
+            names = eager_names(self._inputs.values())
+            with names, refusals(), quiet_fake_tensors(), self._fakes.mode, self._recorder:
                 return self._function(*args, **kwargs)
         finally:
             self._put_back()

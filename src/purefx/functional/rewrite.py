@@ -38,7 +38,7 @@ from purefx.functional.contents import Content, Merge
 from purefx.functional.dead import without_dead_nodes
 from purefx.functional.memory import Memory
 from purefx.functional.regions import chain_between, once
-from purefx.functional.roots import Root, Shown, infer_roots, seen_by_autograd, writing_variables
+from purefx.functional.roots import Root, Shown, check_seen, infer_roots, seen_by_autograd, writing_variables
 from purefx.functional.signature import (
     BaseOutput,
     ForwardInput,
@@ -240,6 +240,7 @@ class Rewriter:
                         seen.add((part, shown))
                         node = self._written(self.memory.read(part), root.region.storage)
                         outputs.append((WrittenOutput(root, part, whole if part is region else None, shown), node))
+        check_seen(self._recording, self._inputs, [shown for _, shown in seen if shown is not None])
         hows = [*self._replay.results, *self._replay.rebound]
         for variable, region in dict.fromkeys((h.variable, h.region) for h in hows if isinstance(h, Fresh)):
             node = self._result(region)

@@ -18,6 +18,7 @@ import torch
 from purefx.analysis.gradients import is_changed
 from purefx.capture.captured import Input
 from purefx.capture.recording import Effect, Recording, Region, Storage, Variable, geometry_of
+from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.functional.regions import chain_between, disjoint, includes, once
 from purefx.layout import Geometry, has_internal_overlap, holds
@@ -88,9 +89,10 @@ def seen_by_autograd(root: Root, region: Region, writing: frozenset[Variable]) -
     each is written as a whole.  Families that share memory and no base have histories of their own.
     """
     families: dict[int, list[Input]] = {}
-    for member in root.members:
-        if is_changed(member) and not disjoint(member.before, region):
-            families.setdefault(id(member.fake if member.fake._base is None else member.fake._base), []).append(member)
+    changed = [m for m in root.members if is_changed(m)]
+    overlapping = [m for m in changed if not disjoint(m.before, region)]
+    for member in overlapping or [m for m in changed if m.variable in writing and m.fake._base is not None]:
+        families.setdefault(id(_base_of(member.fake)), []).append(member)
     seen = [write for family in families.values() for write in _seen_by_family(family, region, writing)]
     held = any(includes(part, region) for part, _ in seen)
     return [*seen] if held else [(region, None), *seen]
@@ -108,9 +110,9 @@ def _seen_by_family(family: list[Input], region: Region, writing: frozenset[Vari
 
 
 def _whole(member: Input, ways: list[Shown]) -> tuple[Region, Shown]:
-    """All that ``member`` shows, by itself or by its base."""
-    region = member.before.at(once(member.before.geometry)).physical
+    """All that ``member`` or its base shows, by that."""
     for way in ways:
+        region = way.before.at(once(way.before.geometry)).physical
         if way.source is member and _leads(way, region):
             return region, way
     raise GradientsRefused(
@@ -128,8 +130,40 @@ def _base_region(member: Input) -> Region:
 
 def _leads(way: Shown, region: Region) -> bool:
     """Whether ``region`` is a view of what ``way`` shows, before the call and after, without repeated elements."""
-    after = way.before if way.of_base else way.source.after
-    return once(way.before.geometry) == way.before.geometry and _has(way.before, region) and _has(after, region)
+    after = way.before if way.of_base or _is_swapped(way.source) else way.source.after
+    repeats = once(way.before.geometry) != way.before.geometry or has_internal_overlap(region.geometry)
+    return not repeats and _has(way.before, region) and _has(after, region)
+
+
+def check_seen(recording: Recording, inputs: Sequence[Input], ways: Iterable[Shown]) -> None:
+    """Raise GradientsRefused where no way of ``ways`` gives an input the history that the program has given it."""
+    shown = {id(_base_of(way.fake)) for way in ways}
+    for known in inputs:
+        if not is_changed(known):
+            continue
+        base = None if known.fake._base is None else variable_of(known.fake._base)
+        changes = [c for c in recording if any(o.variable in (known.variable, base) for o in c.written)]
+        turned = any(call.effect is not Effect.WRITE and call.modes.grad for call in changes)
+        written = [o for c in changes if c.effect is Effect.WRITE and c.modes.grad for o in c.written]
+        moved = known.before.storage is not known.after.storage and any(
+            o.variable is known.variable and o.region.storage is known.after.storage for o in written
+        )
+        if moved or not (id(_base_of(known.fake)) in shown or turned):
+            raise GradientsRefused(
+                f"the program writes to {known.name} after it has let it show other memory (set_, x.data = y)",
+                where=None,
+                remedy="write to a copy of it, or under torch.no_grad()",
+            )
+
+
+def _base_of(fake: torch.Tensor) -> torch.Tensor:
+    return fake if fake._base is None else fake._base
+
+
+def _is_swapped(member: Input) -> bool:
+    """Whether ``member`` shows other memory now, of the same sizes (``x.data = y``): its history is as it was."""
+    before, after = member.before, member.after
+    return before.storage is not after.storage and before.geometry.sizes == after.geometry.sizes
 
 
 def _has(outer: Region, region: Region) -> bool:

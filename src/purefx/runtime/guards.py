@@ -136,7 +136,7 @@ def _tensor_conditions(name: str, known: Input, speller: Speller, *, offsets: bo
             yield f"{name}.storage_offset() == {geometry.offset}"
             yield f"{name}.untyped_storage().nbytes() == {known.before.storage.nbytes}"
     yield f"{name}.requires_grad is {tensor.requires_grad}"
-    if tensor.requires_grad and tensor.is_leaf:
+    if tensor.requires_grad and known.was_leaf:
         yield f"{name}.grad is {'None' if tensor.grad is None else 'not None'}"
     if isinstance(known.sources[0], Leaf):
         yield f"{name}.is_inference() is {tensor.is_inference()}"

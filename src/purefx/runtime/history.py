@@ -29,6 +29,7 @@ from purefx.operators import facts
 from purefx.runtime.differentiable import Saved, record
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope, indented
+from purefx.runtime.support import set_versions
 from purefx.runtime.write_back import emit_seen
 
 
@@ -136,7 +137,33 @@ def _record(scope: Scope, joint: Joint, i: int) -> list[str]:
     inputs = [_input(scope, target) for target in level.targets] or [speller.name("nothing", _NOTHING)]
     saved = f"{speller.name('Saved', Saved)}({_saved(scope, joint, level)})"
     call = f"{speller.name('record', record)}(derivatives[{i}], ({outputs}), {saved}, {', '.join(inputs)})"
-    return [f"({outputs}) = {call}"]
+    return _at_last_versions(scope, joint, i, f"({outputs}) = {call}")
+
+
+def _at_last_versions(scope: Scope, joint: Joint, i: int, statement: str) -> list[str]:
+    """``statement``, while memory that it saves or shows has the version that it has in the end.
+
+    So has what is saved and never written, and what a view shows that is not older than the last write.
+    """
+    level = joint.levels[i]
+    sources = [joint.residuals[name] for name in joint.kept(level)]
+    saved = [_holder(source.root) for source in sources if isinstance(source, RootInput)]
+    held = dict.fromkeys([*saved, *_shown_by_aliases(scope, level)])
+    holders = [(known, scope.version(known)) for known in held if known.writes]
+    if not holders:
+        return [statement]
+    name = scope.speller.name("set_versions", set_versions)
+    after = ", ".join(f"({scope.inputs[known]}, {version} + {known.writes})" for known, version in holders)
+    before = ", ".join(f"({scope.inputs[known]}, {version})" for known, version in holders)
+    return [f"{name}({after})", statement, *([] if i else [f"{name}({before})"])]
+
+
+def _shown_by_aliases(scope: Scope, level: Level) -> list[Input]:
+    """The tensors of the caller that results with a history of their own show, as they are after the last write."""
+    aliases = {slot.output.variable for slot in level.slots if isinstance(slot.output, Alias)}
+    makers = [call for call in scope.replay.statements if aliases & {o.variable for o in call.outputs}]
+    shown = [o.variable for call in makers if not scope.counters.is_older(call) for o in call.outputs]
+    return [known for known in scope.inputs if any(scope.counters.together(known.variable, v) for v in shown)]
 
 
 def _output(scope: Scope, slot: Slot) -> str:
@@ -185,7 +212,9 @@ def _tuple(items: list[str]) -> str:
 
 def _residual(scope: Scope, source: RootInput | SymbolInput | ForwardOutput) -> str:
     if isinstance(source, RootInput):
-        return scope.roots[source.root]
+        base = source.root.base
+        turned = base is not None and base.after != base.before
+        return f"{scope.roots[source.root]}{'.detach()' * turned}"
     if isinstance(source, SymbolInput):
         return scope.speller.expression(source.symbol)
     return scope.outputs[source]
@@ -208,7 +237,7 @@ def _watched(scope: Scope, joint: Joint) -> list[str]:
         member = next((m for m in root.members if m.writes), None)
         if root.region.storage in read and member is not None and not member.tensor.is_inference():
             name = scope.inputs[member]
-            found.append(f"({name}.detach(), {name}_version + {member.writes})")
+            found.append(f"({name}.detach(), {scope.version(member)} + {member.writes})")
     return found
 
 

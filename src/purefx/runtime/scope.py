@@ -32,6 +32,7 @@ class Scope:
         self.joint = joint
         self.earlier: dict[Input, str] = {}
         self.early: set[Call] = set()
+        self.remembered: dict[Input, None] = {}
         self.counters = Counters(capture)
         self._taken: set[str] = {"graph", "leaves", "torch", "no_grad", "derivatives", "seed"}
         self.leaves = [self.unique(name, "x") for name in capture.flat.names]
@@ -58,6 +59,11 @@ class Scope:
     def no_grad(self) -> str:
         """The expression that begins a block without gradients."""
         return f"{self.speller.name('no_grad', torch.no_grad)}()"
+
+    def version(self, known: Input) -> str:
+        """The name of the version that ``known`` had before the call."""
+        self.remembered[known] = None
+        return f"{self.inputs[known]}_version"
 
     def made(self, variable: Variable) -> str:
         """The name of ``variable``, which a statement makes if it has none yet."""

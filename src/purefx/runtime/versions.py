@@ -11,7 +11,7 @@ from __future__ import annotations
 from purefx.analysis.replay import Replayed
 from purefx.autodiff.backward import fakes_of
 from purefx.capture.captured import Input, TensorResult
-from purefx.capture.recording import Effect, Variable
+from purefx.capture.recording import DataAccess, Effect, Variable
 from purefx.functional.roots import written_regions
 from purefx.functional.signature import BaseOutput, ResultOutput
 from purefx.runtime.epilogue import emit_calls
@@ -20,18 +20,24 @@ from purefx.runtime.support import set_versions
 
 
 def emit_remembering(scope: Scope) -> list[str]:
-    """Statements that note the counters which may move."""
-    return [f"{name}_version = {name}._version" for _, name in _counted(scope)]
+    """Statements that note the counters which other statements set; to be emitted after those."""
+    return [f"{name}_version = {name}._version" for known, name in scope.inputs.items() if known in scope.remembered]
 
 
 def emit_versions_of_outputs(scope: Scope) -> list[str]:
-    """The statement that sets the counters of what the graph returns, as they are before statements move them."""
-    return _setting(scope, [f"({name}, {version})" for _, name, version in _versions_of_outputs(scope)])
+    """The statement that sets the counters of what the graph returns before autograd saves any of it."""
+    return [] if scope.joint is None else _setting(scope, _pairs_of_outputs(scope))
+
+
+def _pairs_of_outputs(scope: Scope) -> list[str]:
+    return [f"({name}, {version})" for _, name, version in _versions_of_outputs(scope)]
 
 
 def emit_older_views(scope: Scope) -> list[str]:
     """The views that are older than the last write of what they show; autograd is to see that they are."""
     statements = scope.replay.statements
+    if scope.joint is None and not any(known.fake.requires_grad for known in scope.inputs):
+        return []
     if any(call.effect in (Effect.GEOMETRY, Effect.STORAGE) for call in statements):
         return []
     needed = {o.variable for call in statements if scope.counters.is_older(call) for o in call.outputs}
@@ -64,21 +70,28 @@ def _versions_of_outputs(scope: Scope) -> list[tuple[Variable, str, int]]:
     return pairs
 
 
-def emit_versions_of_inputs(scope: Scope) -> list[str]:
-    """The statement that sets the counters of the caller's tensors, as they are before statements move them."""
+def emit_versions(scope: Scope) -> list[str]:
+    """The statement that sets the counters that are not set yet, as they are before statements move them."""
     touched = written_regions(scope.capture.recording)
     pairs = []
     for known, name in _counted(scope):
-        count = max(known.writes - _moved(scope, known.variable), 0)
+        count = max(known.writes - _moved(scope, known.variable) - _written_later(scope, known), 0)
         if count or known.before.storage in touched:
-            pairs.append(f"({name}, {name}_version + {count})")
-    return _setting(scope, pairs)
+            pairs.append(f"({name}, {scope.version(known)} + {count})")
+    return _setting(scope, pairs if scope.joint is not None else [*pairs, *_pairs_of_outputs(scope)])
 
 
 def emit_last_versions(scope: Scope) -> list[str]:
-    """The statement that sets the counters which the statements may have left elsewhere."""
+    """The statement that sets the counters which the statements may have left elsewhere.
+
+    Rule: memory of another size is written after the statements, and a tensor that shows other memory now may have
+    counted with others before.
+    """
+    resized = any(call.resized for call in scope.capture.recording)
     pairs = [
-        f"({name}, {name}_version + {known.writes})" for known, name in _counted(scope) if _moved(scope, known.variable)
+        f"({name}, {scope.version(known)} + {known.writes})"
+        for known, name in _counted(scope)
+        if _moved(scope, known.variable) > (0 if resized else known.writes) or _written_later(scope, known)
     ]
     pairs += [f"({name}, {version})" for name, version in _versions_of_replayed(scope).items()]
     return _setting(scope, pairs)
@@ -88,9 +101,19 @@ def _setting(scope: Scope, pairs: list[str]) -> list[str]:
     return [f"{scope.speller.name('set_versions', set_versions)}({', '.join(pairs)})"] if pairs else []
 
 
+def _written_later(scope: Scope, known: Input) -> int:
+    """How many writes came after the last change of the geometry of ``known``: its history is older than they are."""
+    if not known.fake.requires_grad:
+        return 0
+    changes = [c for c in scope.replay.statements if c.effect is Effect.GEOMETRY and c.op is not DataAccess.SWAP]
+    changes = [c for c in changes if any(o.variable is known.variable for o in c.written)]
+    return scope.counters.writes_after(changes[-1], known.variable) if changes else 0
+
+
 def _moved(scope: Scope, variable: Variable) -> int:
-    """How many statements count as a write to ``variable``."""
+    """How many statements count as a write to ``variable``: any change of geometry but ``x.data = y``."""
     changes = (c for c in scope.replay.statements if c.effect in (Effect.GEOMETRY, Effect.STORAGE))
+    changes = (c for c in changes if c.op is not DataAccess.SWAP)
     return sum(scope.counters.together(o.variable, variable) for c in changes for o in c.written)
 
 

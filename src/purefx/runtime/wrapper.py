@@ -32,7 +32,7 @@ from purefx.runtime.versions import (
     emit_last_versions,
     emit_older_views,
     emit_remembering,
-    emit_versions_of_inputs,
+    emit_versions,
     emit_versions_of_outputs,
 )
 from purefx.runtime.write_back import emit_write_back, emit_write_back_resized
@@ -91,10 +91,6 @@ def _matches(scope: Scope) -> list[str]:
 def _run(scope: Scope) -> list[str]:
     """The function that runs the program: prologue, body, epilogue."""
     lines = [
-        *_unpack(scope),
-        *spell_sources(scope.capture, scope.speller, scope.inputs),
-        *_read_symbols(scope),
-        *emit_remembering(scope),
         *emit_seed(scope),
         *emit_graph_call(scope),
         *emit_versions_of_outputs(scope),
@@ -102,7 +98,7 @@ def _run(scope: Scope) -> list[str]:
         *emit_older_views(scope),
         *emit_write_back(scope),
         *emit_later_levels(scope),
-        *emit_versions_of_inputs(scope),
+        *emit_versions(scope),
         *emit_statements(scope),
         *emit_write_back_resized(scope),
         *emit_last_versions(scope),
@@ -110,11 +106,17 @@ def _run(scope: Scope) -> list[str]:
         *emit_rebinding(scope),
         *emit_return(scope),
     ]
+    prologue = [
+        *_unpack(scope),
+        *spell_sources(scope.capture, scope.speller, scope.inputs),
+        *_read_symbols(scope),
+        *emit_remembering(scope),
+    ]
     name = name_of(scope.capture.function)
     return [
         "def run(leaves):",
         f'    """Runs {name} with the graph that was made for such arguments."""',
-        *indented(lines),
+        *indented([*prologue, *lines]),
     ]
 
 
