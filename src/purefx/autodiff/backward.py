@@ -16,8 +16,9 @@ import torch
 from torch.autograd.graph import GradientEdge, Node
 
 from purefx._torch import resolve_op, without_modes
-from purefx.analysis.gradients import Alias, Slot, Target, has_own_history, results_of, views_among
+from purefx.analysis.gradients import has_own_history, results_of
 from purefx.analysis.replay import Replay
+from purefx.autodiff.targets import Alias, Slot, Target, views_among
 from purefx.capture.captured import Capture, Input
 from purefx.capture.edges import edge_of
 from purefx.capture.fakes import fake_like

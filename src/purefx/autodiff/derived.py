@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from purefx._torch import pytree
-from purefx.analysis.gradients import Slot, Target
 from purefx.autodiff.backward import Pattern, Place, stopped
 from purefx.autodiff.levels import Level
+from purefx.autodiff.targets import Slot, Target
 from purefx.capture.arguments import Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.recording import Variable
@@ -61,7 +61,7 @@ def _place(slot: Slot, places: dict[Variable, int], capture: Capture) -> tuple[i
     raise GradientsRefused(
         "the gradient of a gradient of a program that writes to what it is given, or keeps its results in an object",
         where=None,
-        remedy="return the new values; or compile the function that computes the gradient, with torch.autograd.grad inside",
+        remedy="return new values; or compile the function that computes the gradient, with torch.autograd.grad inside",
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from purefx.analysis.gradients import infer_targets, is_detached
+from purefx.analysis.gradients import is_detached
 from purefx.analysis.replay import Replay
 from purefx.autodiff.backward import Backward, Pattern, infer_slots, run_backward
 from purefx.autodiff.levels import Level, infer_levels
 from purefx.autodiff.partition import Partition, choose_saved, partition_function, recompute
+from purefx.autodiff.targets import infer_targets
 from purefx.capture.captured import Capture
 from purefx.capture.recording import Effect, Storage
 from purefx.errors import GradientsRefused, UnsupportedOperator

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from purefx.analysis.gradients import Slot, Target
 from purefx.autodiff.backward import Backward, Pattern, Place
+from purefx.autodiff.targets import Slot, Target
 from purefx.capture.captured import Input
 from purefx.capture.edges import Beginning, edge_of
 from purefx.functional.signature import FunctionalBackward, WrittenOutput

@@ -26,7 +26,7 @@ class Chance:
     in which a random call ran, that call and the state that it left.
     """
 
-    _present: State = field(default_factory=lambda: _state())
+    _present: State = field(default_factory=lambda: random_state())
     _drawn: dict[State, tuple[Call, State]] = field(default_factory=dict)
 
     def earlier(self) -> Call | None:
@@ -34,7 +34,7 @@ class Chance:
 
         Raises GlobalStateChanged if the program has set a state that it was never in.
         """
-        state = _state()
+        state = random_state()
         if state in self._drawn:
             return self._drawn[state][0]
         if state != self._present:
@@ -47,23 +47,23 @@ class Chance:
 
     def note(self, call: Call) -> None:
         """``call`` has drawn numbers: move the state on, as it was moved the first time."""
-        state = _state()
+        state = random_state()
         if state in self._drawn:
             after = self._drawn[state][1]
         else:
             with without_modes():
                 torch.rand(())
-            after = self._present = _state()
+            after = self._present = random_state()
             self._drawn[state] = (call, after)
-        _restore(after)
+        restore_random_state(after)
 
     def resume(self) -> None:
         """Go back to the state in which the run was left."""
-        _restore(self._present)
+        restore_random_state(self._present)
 
     def check_kept(self) -> None:
         """Raise GlobalStateChanged if the program leaves another state behind than its random calls do."""
-        if _state() != self._present:
+        if random_state() != self._present:
             raise GlobalStateChanged(
                 "the program sets the random state",
                 where=current_line(),
@@ -80,11 +80,13 @@ def is_same_draw(earlier: Call, operands: tuple[Operand, ...], outputs: tuple[Op
     )
 
 
-def _state() -> State:
+def random_state() -> State:
+    """The random state, as Python's own memory."""
     with without_modes():
         return torch.get_rng_state().numpy().tobytes()
 
 
-def _restore(state: State) -> None:
+def restore_random_state(state: State) -> None:
+    """Set what `random_state` returned."""
     with without_modes():
         torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))

@@ -110,14 +110,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             func = aten.zeros.default
         kwargs = with_dtype(func, args, kwargs)
         check_supported(func, kwargs)
-        random = isinstance(func, OpOverload) and facts(func).random
-        earlier = self.chance.earlier() if random else None
         given: Passed = (map_tree(self._as_fake, args), map_tree(self._as_fake, kwargs))
         recorded: Passed = (map_tree(self._operand, given[0]), map_tree(self._operand, given[1]))
         if func is aten._local_scalar_dense.default:
             known = self._known(self.recording, operands_of(recorded)[0])
             if known is not None:
                 return known
+        return self._record_run(func, given, recorded)
+
+    def _record_run(self, func: Any, given: Passed, recorded: Passed) -> Any:
+        """Run ``func`` on fakes and append the call."""
+        random = isinstance(func, OpOverload) and facts(func).random
+        earlier = self.chance.earlier() if random else None
         result = self._run(func, given, recorded)
         count = len(self.recording.calls)
         self._append(func, recorded, result, given)

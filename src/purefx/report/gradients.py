@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from purefx.analysis.gradients import Target
 from purefx.autodiff.backward import Pattern
 from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
+from purefx.autodiff.targets import Target
 from purefx.functional.builder import Value
 from purefx.functional.signature import (
     FunctionalBackward,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from purefx.analysis.gradients import Alias, Slot, Target
 from purefx.autodiff.levels import Level
+from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Input, TensorResult
 from purefx.capture.recording import Region, Variable
 from purefx.functional.regions import includes

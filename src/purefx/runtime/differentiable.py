@@ -16,6 +16,7 @@ import torch
 
 from purefx._torch import keeps_graph
 from purefx.autodiff.derived import Gradient
+from purefx.capture.chance import restore_random_state
 from purefx.layout import Geometry
 
 Pattern = tuple[bool, ...]
@@ -36,7 +37,7 @@ class Saved:
     watched: tuple[Watched, ...] = ()
     written: tuple[torch.Tensor, ...] = ()
     leaves: tuple[Any, ...] = ()
-    seed: torch.Tensor | None = None
+    seed: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,14 +176,14 @@ class CompiledFunction(torch.autograd.Function):
 
 def _differentiable(ctx: Any, pattern: Pattern, tangents: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
     """The gradients as functions of the tangents and of what the call was given (``create_graph=True``)."""
-    gradient = ctx.derivatives.gradient(pattern)
+    gradient: Gradient = ctx.derivatives.gradient(pattern)
     saved: Saved = ctx.saved
     _ = ctx.saved_tensors  # raises if one was written since
     given = tuple(tangent for tangent in tangents if tangent is not None)
     if saved.seed is None:
         return gradient(saved.leaves, given)
     with torch.random.fork_rng(devices=[]):
-        torch.set_rng_state(saved.seed)
+        restore_random_state(saved.seed)
         return gradient(saved.leaves, given)
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import torch
 
 from purefx._torch import OpOverload
-from purefx.analysis.gradients import Alias, Slot, Target, begins, is_detached, results_of
+from purefx.analysis.gradients import begins, is_detached, results_of
 from purefx.analysis.replay import Fresh, Itself
 from purefx.autodiff.backward import fakes_of
 from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
+from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Input
+from purefx.capture.chance import random_state
 from purefx.capture.edges import is_bare_view, is_begun
 from purefx.functional.roots import Root
 from purefx.functional.signature import (
@@ -198,7 +200,11 @@ def _saved(scope: Scope, joint: Joint, level: Level) -> str:
 
 def emit_seed(scope: Scope) -> list[str]:
     """The random state before the graph runs, where it draws and somebody may ask for gradients of gradients."""
-    return ["seed = torch.get_rng_state()"] if scope.joint is not None and draws(scope) else []
+    return (
+        [f"seed = {scope.speller.name('random_state', random_state)}()"]
+        if scope.joint is not None and draws(scope)
+        else []
+    )
 
 
 def draws(scope: Scope) -> bool:
