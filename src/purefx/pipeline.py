@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -44,6 +46,18 @@ _ONE_AT_A_TIME = threading.RLock()
 """A capture puts fakes into modules and variables that other threads may capture too."""
 
 
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Put off Python's search for cycles: what a capture makes is needed until its end, and looked through in vain."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 Again = Callable[[Gradient], Gradient]
 """What compiles the gradient of a program."""
 
@@ -73,12 +87,12 @@ def run_stages(
     out: raises GradientsRefused if it matters.
     """
     try:
-        with _ONE_AT_A_TIME:
+        with _ONE_AT_A_TIME, _no_collections():
             captured = capture(function, args, kwargs, dynamic=dynamic, known=find_number)
-        captured = captured if effects else without_effects(captured)
-        replay = infer_replay(captured)
-        check_gradients(captured)
-        return Stages(captured, replay, *functionalize_jointly(captured, replay, partition, effects=effects))
+            captured = captured if effects else without_effects(captured)
+            replay = infer_replay(captured)
+            check_gradients(captured)
+            return Stages(captured, replay, *functionalize_jointly(captured, replay, partition, effects=effects))
     except NotViewable as error:  # a fake kernel has accepted what the operator's own kernel does not
         raise UnsupportedOperator(
             f"the sizes that fake tensors gave cannot be: {error}",

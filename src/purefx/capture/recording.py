@@ -206,14 +206,14 @@ def restrided(call: Call) -> Region:
 
 def map_tree(function: Callable[[Any], Any], tree: Tree) -> Tree:
     """``tree`` with ``function`` applied to everything in it that is not a list, tuple, dict or slice."""
-    if isinstance(tree, list):
-        return [map_tree(function, x) for x in tree]
-    if isinstance(tree, tuple):
-        items = [map_tree(function, x) for x in tree]
-        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
+    if not isinstance(tree, (list, tuple, dict)):
+        return function(tree)
     if isinstance(tree, dict):
         return {key: map_tree(function, x) for key, x in tree.items()}
-    return function(tree)
+    items = [map_tree(function, x) for x in tree]
+    if isinstance(tree, list):
+        return items
+    return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
 
 
 def operands_of(tree: Tree) -> tuple[Operand, ...]:
