@@ -71,6 +71,14 @@ def test_a_program_with_gradients_is_checked_explained_and_traced(file: Path) ->
     assert "# w: float32[3], read only, gets a gradient" in traced.stdout
 
 
+def test_a_partition_is_chosen_by_name(file: Path) -> None:
+    file.write_text(TRAINS.replace("(x * w).exp()", "(x * w).sin().exp()"))
+    default, least = (run("explain", f"{file}:loss", "--partition", kept).stdout for kept in ("default", "min_cut"))
+    assert "saved: 48 bytes for the backward alone" in default
+    assert "saved: 0 bytes for the backward alone" in least
+    assert run("explain", f"{file}:loss", "--partition", "another").exit_code == 2
+
+
 def test_check_of_a_program_that_raises_ends_with_2(file: Path) -> None:
     file.write_text(
         "import torch\ndef bad(x):\n    return x.view(7)\ndef make_arguments():\n    return torch.zeros(2)\n"

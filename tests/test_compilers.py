@@ -43,6 +43,33 @@ def test_symbols_are_given_as_pytorch_gives_them() -> None:
     assert isinstance(compiler.examples[0][0], torch.SymInt)
 
 
+def test_the_sizes_that_a_backward_takes_are_symbols_too() -> None:
+    seen: list[list[str]] = []
+
+    def compiler(module: fx.GraphModule, examples: list[Any]) -> Any:
+        seen.append([type(example).__name__ for example in examples])
+        return module.forward
+
+    compiled = torch.compile(lambda x: x.exp().sum() / x.shape[0], backend=purefx.backend(compiler), dynamic=True)
+    for n in (3, 6):
+        x = torch.ones(n, 2, requires_grad=True)
+        compiled(x).backward()
+        assert x.grad is not None
+        torch.testing.assert_close(x.grad, torch.ones(n, 2).exp() / n)
+    assert [set(kinds) for kinds in seen] == [{"FakeTensor", "SymInt"}] * 2
+
+
+def test_inductor_trains_at_many_sizes() -> None:
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        return ((x @ w).exp().sum(0) / x.shape[0]).sum()
+
+    compiled = torch.compile(f, backend=WITH_INDUCTOR, dynamic=True)
+    w = torch.ones(4, 5, requires_grad=True)
+    for n in (3, 6):
+        gradients = [torch.autograd.grad(g(torch.ones(n, 4) / n, w), w)[0] for g in (f, compiled)]
+        torch.testing.assert_close(*gradients)
+
+
 def test_a_boxed_callable_gets_one_list_that_it_may_empty() -> None:
     def boxing(module: fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
         def run(inputs: list[Any]) -> Any:

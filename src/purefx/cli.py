@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -38,6 +39,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+
+class Kept(StrEnum):
+    """The partitions that have a name."""
+
+    DEFAULT = "default"
+    MIN_CUT = "min_cut"
+
+
 Target = Annotated[
     str,
     typer.Argument(metavar="FILE.py:function", help="A function or an nn.Module instance of a Python file."),
@@ -54,6 +63,12 @@ ArgumentsOption = Annotated[
 GraphOption = Annotated[bool, typer.Option("--graph/--no-graph", help="Print the pure graph as well.")]
 
 
+PartitionOption = Annotated[
+    Kept,
+    typer.Option("--partition", help="What is kept for the backward: what autograd keeps, or what costs least."),
+]
+
+
 class UsageError(Exception):
     """What the user named cannot be found or loaded; the message says what to do instead."""
 
@@ -68,12 +83,18 @@ class Subject:
 
 
 @app.command()
-def explain(target: Target, *, arguments: ArgumentsOption = None, graph: GraphOption = True) -> None:
+def explain(
+    target: Target,
+    *,
+    arguments: ArgumentsOption = None,
+    graph: GraphOption = True,
+    partition: PartitionOption = Kept.DEFAULT,
+) -> None:
     """Say what the function writes, which tensors share storage, and how each output is made."""
     with deciding(), Stages(total=3) as stages:
         subject = find_subject(target, arguments, stages)
         stages.enter(f"explaining {subject.name}")
-        explanation = purefx.explain(subject.program, *subject.arguments)
+        explanation = purefx.explain(subject.program, *subject.arguments, partition=partition.value)
         contract, program = str(explanation), str(explanation.program)
     show(contract)
     if graph:
@@ -82,12 +103,12 @@ def explain(target: Target, *, arguments: ArgumentsOption = None, graph: GraphOp
 
 
 @app.command()
-def trace(target: Target, *, arguments: ArgumentsOption = None) -> None:
+def trace(target: Target, *, arguments: ArgumentsOption = None, partition: PartitionOption = Kept.DEFAULT) -> None:
     """Print the pure graph of the function, that of its backward, and its signature."""
     with deciding(), Stages(total=3) as stages:
         subject = find_subject(target, arguments, stages)
         stages.enter(f"tracing {subject.name}")
-        program = str(purefx.trace(subject.program, *subject.arguments))
+        program = str(purefx.trace(subject.program, *subject.arguments, partition=partition.value))
     show_python(program)
 
 

@@ -65,7 +65,7 @@ class UndeclaredWrite(Refusal):
 
 
 class GradientsRefused(Refusal):
-    """A result, or a written argument, requires grad."""
+    """What the program, or its caller, does with gradients is not kept."""
 
 
 class UnsupportedTensor(Refusal):

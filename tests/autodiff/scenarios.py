@@ -296,6 +296,10 @@ def two_pieces_and_a_later_write(compiled: Compile) -> Any:
     return type(node).__name__, node is pieces[1].grad_fn, error_of(lambda: pieces[0].mul_(2))
 
 
+def _squares(tensors: tuple[Tensor, ...]) -> Tensor:
+    return torch.stack([(x**2).sum() for x in tensors]).sum()
+
+
 @scenario
 def gradients_of_gradients(compiled: Compile) -> Any:
     def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -305,8 +309,8 @@ def gradients_of_gradients(compiled: Compile) -> Any:
     x, w = leaf(2, 3), leaf(3, 2)
     _, loss = compiled(f)(x, w)
     first = torch.autograd.grad(loss, (x, w), create_graph=True)
-    second = torch.autograd.grad(sum((g**2).sum() for g in first), (x, w), create_graph=True)
-    third = torch.autograd.grad(sum((g**2).sum() for g in second), (x, w))
+    second = torch.autograd.grad(_squares(first), (x, w), create_graph=True)
+    third = torch.autograd.grad(_squares(second), (x, w))
     return first, second, third
 
 

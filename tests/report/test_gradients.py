@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import purefx
 from purefx.report.contract import Autograd, NewMemory, View
-from purefx.report.gradients import Gradients, Recomputed, Residual
+from purefx.report.gradients import Gradients, Recomputed, Residual, infer_gradients
 
 
 def leaf(*sizes: int) -> Tensor:
@@ -88,6 +88,15 @@ def test_a_checkpoint_computes_again() -> None:
     found = gradients(f, leaf(3))
     assert [r.op for r in found.recomputed] == ["sin", "exp", "cos"]
     assert "computed in the backward of saved values alone" in str(purefx.explain(f, leaf(3)))
+
+
+def test_sizes_that_are_symbols_are_counted_in_symbols() -> None:
+    program = purefx.trace(loss, leaf(2, 3), leaf(3), dynamic=True)
+    found = infer_gradients(program.stages)
+    assert found is not None
+    x = program.stages.capture.inputs[0].before.geometry
+    assert str(found.bytes_alone) == str(4 * x.sizes[0] * x.sizes[1])
+    assert "int,  # saved: a size" in str(program)
 
 
 def test_a_leaf_that_nothing_flows_to_is_told() -> None:

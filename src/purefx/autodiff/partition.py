@@ -145,7 +145,7 @@ class _Recomputing:
         if node not in self._image:
             if node.name in self._saved or node.op == "placeholder" or _draws(node):
                 made = self._placeholder(node)
-                self._inputs[made] = ResidualInput(node.name, self._values.get(node))
+                self._inputs[made] = ResidualInput(node.name, self._values.get(node), node.meta.get("expression"))
             else:
                 self._copy(node, self._forward)
         return self._image[node]

@@ -110,7 +110,7 @@ class _BackwardRewriter:
         outputs = [*self._gradients(), *self._writes(contents)]
         graph.output(tuple(node for _, node in outputs))
         for outer, inner in builder.imports.items():
-            given.setdefault(inner, ResidualInput(outer.name, builder.values.get(inner)))
+            given.setdefault(inner, ResidualInput(outer.name, builder.values.get(inner), outer.meta.get("expression")))
         inputs = without_dead_nodes(graph, [given[node] for node in graph.nodes if node.op == "placeholder"])
         check_functional(graph, self.rewriter.fresh_nodes())
         return FunctionalBackward(

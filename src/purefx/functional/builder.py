@@ -89,7 +89,7 @@ class Builder:
         """A graph input that is the size ``symbol``."""
         node = self.graph.placeholder(str(symbol))
         node.meta["is_symbol"] = True
-        self.symbols[symbol] = node
+        self.number(symbol, node)
         return node
 
     def constant(self, tensor: torch.Tensor, region: Region) -> Value:
@@ -142,8 +142,13 @@ class Builder:
         known = {s: fx.Proxy(self.here(self.symbols[s]), tracer) for s in expression.free_symbols}
         result = sympy_interp(PythonReferenceAnalysis, known, expression)
         node = result.node if isinstance(result, fx.Proxy) else result
-        self.symbols[expression] = node
+        self.number(expression, node)
         return node
+
+    def number(self, expression: Any, node: fx.Node) -> None:
+        """Let ``node`` be what computes ``expression``."""
+        self.symbols[expression] = node
+        node.meta["expression"] = expression
 
     def here(self, node: fx.Node) -> fx.Node:
         """``node`` in the present graph, which takes the value of one of an earlier graph as an input."""
@@ -170,7 +175,7 @@ class Builder:
         """Remember sizes that are known only once ``node`` has run, e.g. the number of rows of ``nonzero``."""
         for dim, size in enumerate(geometry.sizes):
             if isinstance(size, torch.SymInt) and size.node.expr.is_symbol and size.node.expr not in self.symbols:
-                self.symbols[size.node.expr] = self.call(aten.sym_size.int, (node, dim))
+                self.number(size.node.expr, self.call(aten.sym_size.int, (node, dim)))
 
     def view(self, value: Value, step: Step) -> Value:
         """The view ``step`` of ``value``."""

@@ -19,12 +19,19 @@ def example_of(capture: Capture, given: GraphInput) -> Any:
         case TangentInput(_, _, region):
             return fake_like(region, capture.fake_mode)
         case SymbolInput(_, symbol):
-            hint = capture.env.backed_var_to_val[symbol]
-            return capture.env.create_symintnode(symbol, hint=int(hint))
+            return _number(capture, symbol)
         case ResidualInput(_, value, symbol):
-            return symbol if value is None else example_of_value(capture, value)
+            return _number(capture, symbol) if value is None else example_of_value(capture, value)
         case _:
             assert_never(given)
+
+
+def _number(capture: Capture, expression: Any) -> Any:
+    """A symbolic number; that of an expression without numbers read out of tensors has the value of the capture."""
+    hint = expression.xreplace(capture.env.backed_var_to_val)
+    if not expression.is_integer:
+        return capture.env.create_symfloatnode(expression, hint=float(hint) if hint.is_number else None)
+    return capture.env.create_symintnode(expression, hint=int(hint) if hint.is_number else None)
 
 
 def example_of_value(capture: Capture, value: Value) -> Any:

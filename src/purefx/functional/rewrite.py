@@ -207,7 +207,7 @@ class Rewriter:
         args, kwargs = self.memory.read_tree(call.args), self.memory.read_tree(call.kwargs)
         node = self.builder.call(call.runnable, args, kwargs)
         if isinstance(call.results, SYMBOLS):
-            self.builder.symbols[call.results.node.expr] = node
+            self.builder.number(call.results.node.expr, node)
             return
         alone = not isinstance(call.results, (list, tuple))
         values = []
