@@ -37,6 +37,8 @@ class Histories:
         self._alive = alive
         self._apart: list[weakref.ref[torch.Tensor]] = []
         self._turned: set[Variable | None] = set()
+        self.plain: set[Variable] = set()
+        """The views of what does not require grad."""
 
     def watch(self, view: torch.Tensor) -> None:
         """Let ``view``, which has a history apart from its base's, lose it when its memory is written."""
@@ -49,7 +51,9 @@ class Histories:
         if call.effect in (Effect.GEOMETRY, Effect.STORAGE):
             self._turn(given[0][0])
         elif call.effect is Effect.VIEW:
-            if isinstance(given[0][0], torch.Tensor) and has_history_apart(given[0][0]):
+            if not any(x.requires_grad for x in _tensors(given[0][:1])):
+                self.plain.update(o.variable for o in call.outputs)
+            elif torch.is_grad_enabled() and isinstance(given[0][0], torch.Tensor) and has_history_apart(given[0][0]):
                 for made in _tensors(result):
                     self.watch(made)
         elif call.effect is Effect.WRITE and self._apart and not _is_seen(given):
