@@ -64,6 +64,8 @@ def is_changed(known: Input) -> bool:
     if fake.is_inference() or not fake.requires_grad or is_bare_view(fake) or is_leaf(fake):
         return False
     base, before = fake._base, known.base_edge
+    if base is not None and is_leaf(base):
+        return False
     after = edge_of(fake if base is None else base)
     before = known.edge if base is None else before
     return after is not None and (before is None or after.node is not before.node)
@@ -83,6 +85,20 @@ def check_gradients(capture: Capture) -> None:
             raise _refusal(
                 f"the program sets the gradient of {known.name}", "use torch.autograd.grad inside, and return"
             )
+        if _keeps_write(known):
+            raise _refusal(
+                f"the program writes to {known.name}, and then detaches what it is a view of",
+                "detach first, or write to a copy",
+            )
+
+
+def _keeps_write(known: Input) -> bool:
+    """Whether a write is part of the history of a view, whose base the program has detached since."""
+    base = known.fake._base
+    if known.edge is None or known.base_edge is None or base is None or base.requires_grad:
+        return False
+    edge = edge_of(known.fake)
+    return edge is not None and edge.node is not known.edge.node
 
 
 def _refusal(what: str, remedy: str) -> GradientsRefused:

@@ -175,6 +175,9 @@ class _Session:
             names = eager_names(self._inputs.values(), self._recorder.recording)
             with names, refusals(), quiet_fake_tensors(), self._fakes.mode, self._recorder:
                 return self._function(*args, **kwargs)
+        except RuntimeError:
+            self._recorder.histories.check_turned()
+            raise
         finally:
             self._put_back()
 
