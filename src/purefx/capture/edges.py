@@ -77,7 +77,7 @@ def has_lost_history(tensor: torch.Tensor) -> bool:
     """Whether autograd raises when it is asked for the history of ``tensor``: its base was written, seen or not."""
     try:
         _ = tensor.grad_fn
-    except RuntimeError:
+    except (RuntimeError, ValueError):  # the latter of a fake kernel
         return True
     return False
 

@@ -175,7 +175,7 @@ class _Session:
             names = eager_names(self._inputs.values(), self._recorder.recording)
             with names, refusals(), quiet_fake_tensors(), self._fakes.mode, self._recorder:
                 return self._function(*args, **kwargs)
-        except RuntimeError:
+        except (RuntimeError, ValueError):
             self._recorder.histories.check_turned()
             raise
         finally:
