@@ -12,15 +12,23 @@ from collections.abc import Iterable
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from purefx.analysis.replay import How, Replay
+from purefx.analysis.replay import Fresh, How, Replay
 from purefx.capture.captured import Capture, Input, TensorResult
-from purefx.capture.edges import edge_of, has_lost_history, is_bare_view, is_begun, is_leaf
+from purefx.capture.edges import edge_of, has_lost_history, is_bare_view, is_beginning, is_begun, is_leaf
 from purefx.errors import GradientsRefused
 
 
 def begins(known: Input) -> bool:
     """Whether the program has made a leaf that requires grad of ``known``."""
     return is_begun(known.fake) and (known.edge is None or not known.was_leaf)
+
+
+def leaf_results(capture: Capture, replay: Replay) -> Iterable[tuple[TensorResult, How]]:
+    """The leaves that require grad among what the graph returns: results, and bases of results."""
+    bases = {base.variable for base in replay.bases}
+    for result, how in results_of(capture, replay):
+        if is_begun(result.fake) and (isinstance(how, Fresh) or result.variable in bases):
+            yield result, how
 
 
 def results_of(capture: Capture, replay: Replay) -> Iterable[tuple[TensorResult, How]]:
@@ -45,7 +53,7 @@ def has_own_history(fake: torch.Tensor) -> bool:
     end, node = edge_of(fake._base), fake.grad_fn
     while node is not None and (end is None or node is not end.node):
         if isinstance(node, BackwardCFunction):
-            return True
+            return not (is_beginning(node) and fake._version == 0)  # else the base was detached, and nothing written
         node = node.next_functions[0][0] if node.next_functions else None
     return False
 
@@ -56,6 +64,8 @@ def is_changed(known: Input) -> bool:
     if fake.is_inference() or not fake.requires_grad or is_bare_view(fake) or is_leaf(fake):
         return False
     base, before = fake._base, known.base_edge
+    if base is not None and is_leaf(base):
+        return False
     after = edge_of(fake if base is None else base)
     before = known.edge if base is None else before
     return after is not None and (before is None or after.node is not before.node)
@@ -63,7 +73,9 @@ def is_changed(known: Input) -> bool:
 
 def is_detached(known: Input) -> bool:
     """Whether the program has cut the history of ``known`` off (``x.detach_()``)."""
-    return known.edge is not None and not known.was_leaf and not is_bare_view(known.fake) and is_leaf(known.fake)
+    if known.edge is None or known.was_leaf or known.fake._base is not None:
+        return False
+    return is_leaf(known.fake)
 
 
 def check_gradients(capture: Capture) -> None:
@@ -73,6 +85,20 @@ def check_gradients(capture: Capture) -> None:
             raise _refusal(
                 f"the program sets the gradient of {known.name}", "use torch.autograd.grad inside, and return"
             )
+        if _keeps_write(known):
+            raise _refusal(
+                f"the program writes to {known.name}, and then detaches what it is a view of",
+                "detach first, or write to a copy",
+            )
+
+
+def _keeps_write(known: Input) -> bool:
+    """Whether a write is part of the history of a view, whose base the program has detached since."""
+    base = known.fake._base
+    if known.edge is None or known.base_edge is None or base is None or base.requires_grad:
+        return False
+    edge = edge_of(known.fake)
+    return edge is not None and edge.node is not known.edge.node
 
 
 def _refusal(what: str, remedy: str) -> GradientsRefused:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.graph import GradientEdge, Node
 
-from purefx.analysis.gradients import begins, results_of
-from purefx.analysis.replay import Fresh, Itself, Replay
+from purefx.analysis.gradients import begins, leaf_results
+from purefx.analysis.replay import Replay
 from purefx.capture.captured import Capture, Input
-from purefx.capture.edges import edge_of, is_begun
+from purefx.capture.edges import edge_of
 from purefx.capture.recording import Region, Variable
 from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 
@@ -89,9 +89,7 @@ def _target_of(known: Input, inputs: Iterable[Input]) -> Target:
 
 
 def _leaf_results(capture: Capture, replay: Replay) -> Iterable[Target]:
-    for result, how in results_of(capture, replay):
-        if is_begun(result.fake) and not isinstance(how, Itself):
-            edge = edge_of(result.fake)
-            assert edge is not None  # it requires grad
-            if isinstance(how, Fresh):
-                yield Target(result.variable, edge, begins=True)
+    for result, _ in leaf_results(capture, replay):
+        edge = edge_of(result.fake)
+        assert edge is not None  # it requires grad
+        yield Target(result.variable, edge, begins=True)

@@ -110,6 +110,7 @@ class Capture:
     """What one run has shown.
 
     ``resume`` enters the run once more: what then runs on its fakes, as their backward, is recorded after it.
+    ``plain_views`` are views of what did not require grad when they were taken.
     """
 
     function: Callable[..., Any]
@@ -126,6 +127,7 @@ class Capture:
     fake_mode: FakeTensorMode
     dynamic: bool
     resume: Callable[[], AbstractContextManager[Resumed]]
+    plain_views: frozenset[Variable]
 
     @property
     def env(self) -> ShapeEnv:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from purefx._torch import is_piece, set_version, without_modes
 
@@ -37,6 +37,11 @@ def give_history(fake: torch.Tensor) -> None:
         handle = fake.detach().requires_grad_()
         Beginning.apply(handle, fake)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
     set_version(fake, version)
+
+
+def is_beginning(node: Node) -> bool:
+    """Whether ``node`` stands for what the caller did before the call."""
+    return getattr(node, "_forward_cls", None) is Beginning
 
 
 def edge_of(tensor: torch.Tensor) -> GradientEdge | None:
@@ -72,7 +77,7 @@ def has_lost_history(tensor: torch.Tensor) -> bool:
     """Whether autograd raises when it is asked for the history of ``tensor``: its base was written, seen or not."""
     try:
         _ = tensor.grad_fn
-    except RuntimeError:
+    except (RuntimeError, ValueError):  # the latter of a fake kernel
         return True
     return False
 

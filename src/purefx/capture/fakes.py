@@ -24,6 +24,7 @@ from purefx._torch import (
     count_writes_together,
     outer_fake_mode,
     resolve_op,
+    set_version,
     storage_key,
     without_modes,
 )
@@ -119,12 +120,17 @@ class FakeFactory:
                     continue
                 alias = made.detach()  # an alias that counts with it; a view would have a base
                 alias = alias if tensor.dtype == other.dtype else _flat(alias, tensor.dtype)
-                return alias.as_strided_(sizes, strides, offset)
+                version = alias._version
+                alias.as_strided_(sizes, strides, offset)
+                set_version(alias, version)
+                return alias
             with without_modes():
                 meta = torch.empty(0, dtype=tensor.dtype, device="meta").set_(
                     self._memory(tensor), offset, sizes, strides
                 )
             fake: torch.Tensor = FakeTensor(self.mode, meta, tensor.device)
+            if not fake.is_inference():
+                set_version(fake, 0)
             return _with_bits(fake, tensor)
 
     def _memory(self, tensor: torch.Tensor) -> torch.UntypedStorage:

@@ -18,11 +18,11 @@ import torch
 from torch.overrides import enable_reentrant_dispatch
 
 from purefx._torch import count_writes_together, pytree, set_version
-from purefx.capture.edges import has_history_apart
+from purefx.capture.edges import has_history_apart, has_lost_history
 from purefx.capture.effects import written_tensors
 from purefx.capture.recording import Call, Effect, Variable
 from purefx.capture.tensors import variable_of
-from purefx.errors import GradientsRefused
+from purefx.errors import GradientsRefused, SourceLine
 
 Passed = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -37,6 +37,8 @@ class Histories:
         self._alive = alive
         self._apart: list[weakref.ref[torch.Tensor]] = []
         self._turned: set[Variable | None] = set()
+        self.plain: set[Variable] = set()
+        """The views of what does not require grad."""
 
     def watch(self, view: torch.Tensor) -> None:
         """Let ``view``, which has a history apart from its base's, lose it when its memory is written."""
@@ -49,7 +51,9 @@ class Histories:
         if call.effect in (Effect.GEOMETRY, Effect.STORAGE):
             self._turn(given[0][0])
         elif call.effect is Effect.VIEW:
-            if isinstance(given[0][0], torch.Tensor) and has_history_apart(given[0][0]):
+            if not any(x.requires_grad for x in _tensors(given[0][:1])):
+                self.plain.update(o.variable for o in call.outputs)
+            elif torch.is_grad_enabled() and isinstance(given[0][0], torch.Tensor) and has_history_apart(given[0][0]):
                 for made in _tensors(result):
                     self.watch(made)
         elif call.effect is Effect.WRITE and self._apart and not _is_seen(given):
@@ -72,11 +76,20 @@ class Histories:
         if call.effect is Effect.VIEW:
             self._turned.update(o.variable for o in call.outputs)
         elif call.effect in (Effect.NONE, Effect.WRITE):
-            raise GradientsRefused(
-                "a view is used whose geometry was changed, or that of the tensor that it is a view of (t_, resize_)",
-                where=call.where,
-                remedy="take a new view of it, or change the geometry of a new view: x = x.t() for x.t_()",
-            )
+            raise _refusal(call.where)
+
+    def check_turned(self) -> None:
+        """Refuse where autograd has raised because it cannot make the history of a view with changed geometry."""
+        if any(variable_of(x) in self._turned and has_lost_history(x) for x in self._alive()):
+            raise _refusal(None)
+
+
+def _refusal(where: SourceLine | None) -> GradientsRefused:
+    return GradientsRefused(
+        "a view is used whose geometry was changed, or that of the tensor that it is a view of (t_, resize_)",
+        where=where,
+        remedy="take a new view of it, or change the geometry of a new view: x = x.t() for x.t_()",
+    )
 
 
 def _is_seen(given: Passed) -> bool:

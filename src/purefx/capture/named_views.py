@@ -16,21 +16,29 @@ import torch
 from purefx._torch import view_rules
 from purefx.capture.captured import Input
 from purefx.capture.frames import failing_values
+from purefx.capture.recording import Recording
+from purefx.operators import aten
 
 _NAME = re.compile(r"Output \d+ of \w+ is a view")
 
 
 @contextmanager
-def eager_names(inputs: Iterable[Input]) -> Iterator[None]:
-    """Let errors about the fakes of ``inputs`` name the operators that made the caller's own tensors."""
+def eager_names(inputs: Iterable[Input], recording: Recording) -> Iterator[None]:
+    """Let errors about the fakes of ``inputs`` name the operators that made the caller's own tensors.
+
+    Rule: where the last call of ``recording`` is ``as_strided`` of one of them, the error is about what that returned.
+    """
     try:
         yield
     except RuntimeError as error:
         text = str(error)
         if not text.startswith("Output 0 of AsStrided is a view"):
             raise
-        known = [k for k in inputs if k.edge is not None and k.fake._is_view()]
+        known = [k for k in inputs if k.tensor.requires_grad and k.fake._is_view()]
         known = [k for k in known if view_rules(k.fake) != type(view_rules(k.fake)).DEFAULT]
+        last = recording.calls[-1] if recording.calls else None
+        if last is not None and last.op is aten.as_strided.default:
+            known = [k for k in known if k.variable is not last.operands[0].variable]
         used = {id(x) for x in failing_values(error.__traceback__)}
         names = dict.fromkeys(_name(k.tensor) for k in known if id(k.fake) in used or len(known) == 1)
         if not names:
@@ -39,7 +47,9 @@ def eager_names(inputs: Iterable[Input]) -> Iterator[None]:
 
 
 def _name(view: torch.Tensor) -> str:
-    node = view.grad_fn
-    assert node is not None  # else autograd does not mind
-    operator = re.sub(r"Backward\d*$", "", node.name())
+    try:
+        node = view.grad_fn
+    except RuntimeError as error:  # about the very same
+        return str(error).partition(" and ")[0]
+    operator = re.sub(r"Backward\d*$", "", "" if node is None else node.name())
     return f"Output {view.output_nr} of {operator} is a view"

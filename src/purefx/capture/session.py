@@ -108,7 +108,7 @@ class _Session:
         return Capture(
             self._function, self._recorder.recording, self._flat, tuple(self._inputs.values()), modules, results,
             structure, rebindings, grad_before, grad_after[0], inference, self._fakes.mode, self._fakes.dynamic,
-            self._resumed,
+            self._resumed, frozenset(self._recorder.histories.plain),
         )  # fmt: skip
 
     @contextmanager
@@ -172,9 +172,12 @@ class _Session:
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            names = eager_names(self._inputs.values())
+            names = eager_names(self._inputs.values(), self._recorder.recording)
             with names, refusals(), quiet_fake_tensors(), self._fakes.mode, self._recorder:
                 return self._function(*args, **kwargs)
+        except (RuntimeError, ValueError):
+            self._recorder.histories.check_turned()
+            raise
         finally:
             self._put_back()
 

@@ -150,8 +150,7 @@ def _is_plain(root: Root) -> bool:
     region = root.region
     if any(member.tensor.is_inference() for member in root.members):
         return False
-    if not any(member.writes for member in root.members) and any(
-        member.tensor.requires_grad for member in root.members
-    ):
-        return False  # no counter moves: written by way of x.data
+    holder = root.base if root.base is not None else root.members[0]
+    if not holder.writes and any(member.tensor.requires_grad for member in root.members):
+        return False  # its counter does not move: written by way of another, or of x.data
     return not (region.conj or region.neg or 0 in region.geometry.strides) and region.geometry.is_static

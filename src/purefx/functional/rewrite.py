@@ -38,7 +38,15 @@ from purefx.functional.contents import Content, Merge
 from purefx.functional.dead import without_dead_nodes
 from purefx.functional.memory import Memory
 from purefx.functional.regions import chain_between, once
-from purefx.functional.roots import Root, Shown, check_seen, infer_roots, seen_by_autograd, writing_variables
+from purefx.functional.roots import (
+    Root,
+    Shown,
+    check_seen,
+    infer_roots,
+    seen_by_autograd,
+    turned_variables,
+    writing_variables,
+)
 from purefx.functional.signature import (
     BaseOutput,
     ForwardInput,
@@ -230,12 +238,12 @@ class Rewriter:
     def _outputs(self) -> list[tuple[ForwardOutput, Any]]:
         outputs: list[tuple[ForwardOutput, Any]] = []
         seen: set[tuple[Region, Shown | None]] = set()
-        writing = writing_variables(self._recording)
+        writing, turned = writing_variables(self._recording), turned_variables(self._recording)
         for root, content in self.roots:
             for region in self.memory.written(content):
                 pending = self.memory.is_pending(content, region)
                 whole = None if pending else content.value.node
-                for part, shown in seen_by_autograd(root, region, writing):
+                for part, shown in seen_by_autograd(root, region, writing, turned):
                     if (part, shown) not in seen:
                         seen.add((part, shown))
                         node = self._written(self.memory.read(part), root.region.storage)

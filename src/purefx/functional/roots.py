@@ -17,6 +17,7 @@ import torch
 
 from purefx.analysis.gradients import is_changed
 from purefx.capture.captured import Input
+from purefx.capture.edges import has_lost_history
 from purefx.capture.recording import Effect, Recording, Region, Storage, Variable, geometry_of
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
@@ -47,6 +48,12 @@ def infer_roots(recording: Recording, inputs: Sequence[Input]) -> tuple[Root, ..
     for storage, members in by_storage.items():
         roots.extend(_storage_roots(members, list(recording.regions[storage]), writes.get(storage, [])))
     return tuple(roots)
+
+
+def turned_variables(recording: Recording) -> frozenset[Variable]:
+    """The variables whose geometry the program changes with gradients on."""
+    changes = (c for c in recording if c.effect in (Effect.GEOMETRY, Effect.STORAGE) and c.modes.grad)
+    return frozenset(o.variable for call in changes for o in call.written)
 
 
 def writing_variables(recording: Recording) -> frozenset[Variable]:
@@ -81,19 +88,27 @@ class Shown:
         return base
 
 
-def seen_by_autograd(root: Root, region: Region, writing: frozenset[Variable]) -> list[tuple[Region, Shown | None]]:
+def seen_by_autograd(
+    root: Root, region: Region, writing: frozenset[Variable], turned: frozenset[Variable]
+) -> list[tuple[Region, Shown | None]]:
     """The writes that make up the write of ``region``, each with the tensor whose history it becomes a part of.
 
     Rule: the program may write to one tensor of a family and not to another (a piece of ``unbind``), so that it has to
     be one of ``writing``, as far as there are any; or the base.  Where none of them holds ``region``, in its own dtype,
-    each is written as a whole.  Families that share memory and no base have histories of their own.
+    each is written as a whole.  Families that share memory and no base have histories of their own; that of one that is
+    only ``turned`` has no write in it.
     """
     families: dict[int, list[Input]] = {}
     changed = [m for m in root.members if is_changed(m)]
     overlapping = [m for m in changed if not disjoint(m.before, region)]
     for member in overlapping or [m for m in changed if m.variable in writing and m.fake._base is not None]:
         families.setdefault(id(_base_of(member.fake)), []).append(member)
-    seen = [write for family in families.values() for write in _seen_by_family(family, region, writing)]
+    written = [
+        family
+        for family in families.values()
+        if any(m.variable in writing for m in family) or not any(m.variable in turned for m in family)
+    ]
+    seen = [write for family in written for write in _seen_by_family(family, region, writing)]
     held = any(includes(part, region) for part, _ in seen)
     return [*seen] if held else [(region, None), *seen]
 
@@ -101,7 +116,7 @@ def seen_by_autograd(root: Root, region: Region, writing: frozenset[Variable]) -
 def _seen_by_family(family: list[Input], region: Region, writing: frozenset[Variable]) -> list[tuple[Region, Shown]]:
     """The writes by which the history of ``family``, tensors of one base, takes up the write of ``region``."""
     members = [member for member in family if member.variable in writing] or family
-    ways = [Shown(m, of_base=False, before=m.before) for m in members]
+    ways = [Shown(m, of_base=False, before=m.before) for m in members if not has_lost_history(m.fake)]
     ways += [Shown(m, of_base=True, before=_base_region(m)) for m in members if m.fake._base is not None]
     for way in ways:
         if way.before.dtype == region.dtype and _leads(way, region):

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from purefx._torch import ShapeEnv, count_writes_together
+from purefx._torch import ShapeEnv, count_writes_together, is_piece
 from purefx.capture.arguments import GradientOf, Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input
+from purefx.capture.edges import has_lost_history, is_bare_view
 from purefx.layout import Geometry
 from purefx.operators import READS_STORAGE, aten
 from purefx.runtime.spelling import Speller
@@ -138,6 +139,9 @@ def _tensor_conditions(name: str, known: Input, speller: Speller, *, offsets: bo
     yield f"{name}.requires_grad is {tensor.requires_grad}"
     if tensor.requires_grad and known.was_leaf:
         yield f"{name}.grad is {'None' if tensor.grad is None else 'not None'}"
+    if tensor.requires_grad and (is_piece(tensor) or is_bare_view(tensor)):
+        lost = speller.name("has_lost_history", has_lost_history)
+        yield f"{lost}({name}) is {has_lost_history(tensor)}"
     if isinstance(known.sources[0], Leaf):
         yield f"{name}.is_inference() is {tensor.is_inference()}"
         yield f"{name}.is_neg() is {tensor.is_neg()}"

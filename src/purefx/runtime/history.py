@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 
 from purefx._torch import OpOverload
-from purefx.analysis.gradients import begins, is_detached, results_of
-from purefx.analysis.replay import Fresh, Itself
+from purefx.analysis.gradients import begins, is_detached, leaf_results, results_of
+from purefx.analysis.replay import Itself
 from purefx.autodiff.backward import fakes_of
 from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
@@ -18,6 +18,8 @@ from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Input
 from purefx.capture.chance import random_state
 from purefx.capture.edges import is_bare_view, is_begun
+from purefx.capture.recording import DataAccess, Effect
+from purefx.errors import GradientsRefused
 from purefx.functional.roots import Root
 from purefx.functional.signature import (
     BaseOutput,
@@ -27,7 +29,7 @@ from purefx.functional.signature import (
     SymbolInput,
     WrittenOutput,
 )
-from purefx.operators import facts
+from purefx.operators import aten, facts
 from purefx.runtime.differentiable import Saved, record
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope, indented
@@ -61,13 +63,15 @@ def _with_grad(scope: Scope, lines: list[str]) -> list[str]:
 
 def emit_late_leaves(scope: Scope) -> list[str]:
     """Results that statements make, and that are leaves which require grad, or keep their gradients."""
-    lines = []
+    turned = (name for known, name in scope.inputs.items() if begins(known) and _is_turned(scope, known))
+    lines = [f"{name}.requires_grad_()" for name in turned]
+    begun = {scope.result(how) for _, how in leaf_results(scope.capture, scope.replay)}
     for result, how in results_of(scope.capture, scope.replay):
         fake, name = result.fake, scope.result(how)
         if isinstance(how, Itself) or not fake.requires_grad:
             continue
         lines += [f"{name}.register_hook({scope.speller.name('hook', hook)})" for hook in result.hooks]
-        if is_begun(fake) and not isinstance(how, Fresh):
+        if is_begun(fake) and name not in begun:
             lines.append(f"{name}.requires_grad_()")
         elif not is_bare_view(fake) and fake.retains_grad:
             lines.append(f"{name}.retain_grad()")
@@ -85,11 +89,28 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
             before += [f"{scope.earlier[known]} = {name}.view_as({name})", f"{name}.detach_()"]
         elif is_detached(known) or _loses_history(scope, known):
             after.append(f"{name}.detach_()")
-        if begun:
+        if begun and not _is_turned(scope, known):
             before.append(f"{name}.requires_grad_()")
         elif known.edge is not None and known.was_leaf and not known.fake.requires_grad:
             after.append(f"{name}.requires_grad_(False)")
     return before, after
+
+
+def _is_turned(scope: Scope, known: Input) -> bool:
+    """Whether ``known`` has got another geometry before it began to require grad, as PyTorch demands."""
+    turned = (Effect.GEOMETRY, Effect.STORAGE)
+    changes = (c for c in scope.replay.statements if c.effect in turned and c.op is not DataAccess.SWAP)
+    changes = (c for c in changes if c.modes.grad or c.op is aten.resize_.default)
+    if not any(o.variable is known.variable for call in changes for o in call.written):
+        return False
+    levels = () if scope.joint is None else scope.joint.levels
+    if any(target.source is known for level in levels for target in level.targets):
+        raise GradientsRefused(
+            f"the program changes the geometry of {known.name} and lets it require grad",
+            where=None,
+            remedy="do either outside, or compute with a new tensor",
+        )
+    return True
 
 
 def _loses_history(scope: Scope, known: Input) -> bool:
@@ -103,12 +124,8 @@ def _loses_history(scope: Scope, known: Input) -> bool:
 
 
 def _leaf_results(scope: Scope) -> list[str]:
-    leaves = (
-        scope.result(how)
-        for result, how in results_of(scope.capture, scope.replay)
-        if isinstance(how, Fresh) and is_begun(result.fake)
-    )
-    return [f"{name}.requires_grad_()" for name in dict.fromkeys(leaves)]
+    names = dict.fromkeys(scope.result(how) for _, how in leaf_results(scope.capture, scope.replay))
+    return [f"{name}.requires_grad_()" for name in names]
 
 
 def _hooks(scope: Scope) -> list[str]:

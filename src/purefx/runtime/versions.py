@@ -8,12 +8,13 @@ set_versions((arg0, arg0_version + 2)) before views are taken, whose histories a
 
 from __future__ import annotations
 
+from purefx.analysis.gradients import begins, is_detached, results_of
 from purefx.analysis.replay import Replayed
 from purefx.autodiff.backward import fakes_of
 from purefx.capture.captured import Input, TensorResult
 from purefx.capture.recording import DataAccess, Effect, Variable
 from purefx.functional.roots import written_regions
-from purefx.functional.signature import BaseOutput, ResultOutput
+from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope
 from purefx.runtime.support import set_versions
@@ -33,29 +34,61 @@ def _pairs_of_outputs(scope: Scope) -> list[str]:
     return [f"({name}, {version})" for _, name, version in _versions_of_outputs(scope)]
 
 
+def emit_first_views(scope: Scope) -> list[str]:
+    """The views that were taken before what they show had a history, or while it had one."""
+    return _emit_early(scope, {r.variable for r, how in results_of(scope.capture, scope.replay) if _is_first(scope, r)})
+
+
+def _is_first(scope: Scope, result: TensorResult) -> bool:
+    shown = scope.counters.root(result.variable)
+    known = next((known for known in scope.inputs if known.variable is shown), None)
+    if known is not None:
+        return is_detached(known) if result.fake.requires_grad else begins(known)
+    makers = (c for c in scope.replay.statements if any(o.variable is result.variable for o in c.outputs))
+    written = any(o.variable is result.variable for call in scope.capture.recording for o in call.written)
+    return result.variable in scope.capture.plain_views and not written and any(map(scope.counters.is_older, makers))
+
+
 def emit_older_views(scope: Scope) -> list[str]:
     """The views that are older than the last write of what they show; autograd is to see that they are."""
-    statements = scope.replay.statements
     if scope.joint is None and not any(known.fake.requires_grad for known in scope.inputs):
         return []
+    older = filter(scope.counters.is_older, scope.replay.statements)
+    return _emit_early(scope, {o.variable for call in older for o in call.outputs})
+
+
+def _emit_early(scope: Scope, needed: set[Variable]) -> list[str]:
+    """The statements that make the ``needed`` variables, at an earlier version of what they show."""
+    statements = scope.replay.statements
     if any(call.effect in (Effect.GEOMETRY, Effect.STORAGE) for call in statements):
         return []
-    needed = {o.variable for call in statements if scope.counters.is_older(call) for o in call.outputs}
     for call in reversed(statements):
         if needed & {o.variable for o in call.outputs}:
             needed |= {o.variable for o in call.operands}
     wanted = [call for call in statements if needed & {o.variable for o in call.outputs}]
-    older = [call for call in wanted if call not in scope.early]
-    scope.early.update(older)
-    shown = [o.variable for call in older for o in call.operands]
+    early = [call for call in wanted if call not in scope.early]
+    scope.early.update(early)
+    shown = [o.variable for call in early for o in call.operands]
     outputs = [
         (name, version)
         for variable, name, version in _versions_of_outputs(scope)
         if version and any(scope.counters.together(variable, v) for v in shown)
     ]
-    lines = emit_calls(scope, older)
-    before = _setting(scope, [f"({name}, {version - 1})" for name, version in outputs])
+    lines = emit_calls(scope, early)
+    known = [f"({name}, {scope.version(k)})" for k, name in _written_by_graph(scope, shown)]
+    before = _setting(scope, [*known, *(f"({name}, {version - 1})" for name, version in outputs)])
     return [*before, *lines, *_setting(scope, [f"({name}, {version})" for name, version in outputs])]
+
+
+def _written_by_graph(scope: Scope, shown: list[Variable]) -> list[tuple[Input, str]]:
+    """The tensors of the caller that the graph has written in place already, and that count with one of ``shown``."""
+    returned = {o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)}
+    written = {m for root in scope.roots if root.written and root not in returned for m in root.members}
+    return [
+        (known, name)
+        for known, name in _counted(scope)
+        if known in written and any(scope.counters.together(known.variable, v) for v in shown)
+    ]
 
 
 def _versions_of_outputs(scope: Scope) -> list[tuple[Variable, str, int]]:
@@ -102,8 +135,8 @@ def _setting(scope: Scope, pairs: list[str]) -> list[str]:
 
 
 def _written_later(scope: Scope, known: Input) -> int:
-    """How many writes came after the last change of the geometry of ``known``: its history is older than they are."""
-    if not known.fake.requires_grad:
+    """How many writes came after the last change of the geometry of a view: its history is older than they are."""
+    if not known.fake.requires_grad or known.fake._base is None:
         return 0
     changes = [c for c in scope.replay.statements if c.effect is Effect.GEOMETRY and c.op is not DataAccess.SWAP]
     changes = [c for c in changes if any(o.variable is known.variable for o in c.written)]
@@ -136,7 +169,7 @@ def _versions_of_replayed(scope: Scope) -> dict[str, int]:
 
 def _counts_apart(scope: Scope, result: TensorResult) -> bool:
     """Whether ``result`` has a counter that nothing has set yet, or that statements have moved."""
-    made = {o.variable for o in scope.outputs if isinstance(o, ResultOutput | BaseOutput)}
+    made = {variable for variable, _, _ in _versions_of_outputs(scope)}
     resized = {storage for call in scope.capture.recording for storage, _, _ in call.resized}
     settled = scope.counters.root(result.variable) in made and not _moved(scope, result.variable)
     return result.version is not None and (not settled or result.region.storage in resized)
