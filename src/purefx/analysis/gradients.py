@@ -90,6 +90,20 @@ def check_gradients(capture: Capture) -> None:
                 f"the program writes to {known.name}, and then detaches what it is a view of",
                 "detach first, or write to a copy",
             )
+        if _loses_views(capture, known):
+            raise _refusal(
+                f"the program writes to {known.name}, detaches it and returns a view of it",
+                "detach first, or return a copy",
+            )
+
+
+def _loses_views(capture: Capture, known: Input) -> bool:
+    """Whether a result is a view of ``known``, which the program has written and detached."""
+    if not is_detached(known) or not known.writes:
+        return False
+    given = {other.variable for other in capture.inputs}
+    results = (r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given)
+    return any(not r.fake.is_inference() and r.fake._base is known.fake for r in results)
 
 
 def _keeps_write(known: Input) -> bool:
