@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
 from purefx import collect_metadata
-from purefx._torch import pytree
-from purefx.errors import GradientsRefused
 from tests.analysis import programs, programs_of_state, programs_of_views
 from tests.analysis.case import Case
 from tests.analysis.disagreements import DISAGREEMENTS, Disagreement
@@ -16,12 +13,6 @@ from tests.support.eager_run import run_eager
 from tests.support.peer_metadata import REFUSAL, facts_of, peer_facts
 
 CASES = (*programs.CASES, *programs_of_views.CASES, *programs_of_state.CASES)
-LIVE = pytest.mark.xfail(raises=GradientsRefused, strict=False, reason="arguments with a history are not captured yet")
-
-
-def is_live(case: Case) -> bool:
-    """Whether an argument was computed from a leaf."""
-    return any(isinstance(x, Tensor) and x.grad_fn is not None for x in pytree.tree_leaves(case.arguments()))
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +23,7 @@ def grad_mode_as_before() -> object:
 
 
 @pytest.mark.parametrize("keep", [False, True], ids=["out_of_graph", "in_graph"])
-@pytest.mark.parametrize("case", [pytest.param(c, marks=LIVE if is_live(c) else (), id=c.name) for c in CASES])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_only_listed_fields_differ(case: Case, *, keep: bool) -> None:
     ours = facts_of(collect_metadata(case.function, keep_input_mutations=keep)(*case.arguments()))
     theirs = peer_facts(case.function, case.arguments(), keep_input_mutations=keep)

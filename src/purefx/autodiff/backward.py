@@ -25,6 +25,7 @@ from purefx.capture.fakes import fake_like
 from purefx.capture.recorder import Recorder
 from purefx.capture.recording import Call, Recording, Region, Variable
 from purefx.capture.tensors import variable_of
+from purefx.errors import GradientsRefused
 from purefx.functional.regions import chain_between
 from purefx.functional.signature import BaseOutput, ForwardOutput, ResultOutput, WrittenOutput
 from purefx.layout import Geometry
@@ -134,6 +135,9 @@ def _gradients(
     checkpoint).  Then gradients are taken where they arrive, and what was accumulated is taken away again.
     """
     edges = [target.edge for target in targets]
+    if not edges:
+        torch.autograd.backward(outputs, tangents, retain_graph=True)  # for what it writes
+        return []
     try:
         return torch.autograd.grad(outputs, edges, tangents, retain_graph=True, allow_unused=True)
     except RuntimeError as error:
@@ -170,7 +174,12 @@ def _shown(slot: Slot, recorder: Recorder) -> torch.Tensor:
         return fake
     fake = fake.conj() if now.conj and not wanted.conj else fake
     chain = chain_between(now.physical, wanted.physical)
-    assert chain is not None  # so the slot was chosen
+    if chain is None:
+        raise GradientsRefused(
+            "a result with a history is shown in another way than it was made, and not by views",
+            where=None,
+            remedy="return a copy of it (clone), or use as_strided in the place of as_strided_",
+        )
     for step in chain:
         fake = resolve_op(step.op)(fake, *step.arguments)
     return fake

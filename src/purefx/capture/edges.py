@@ -54,8 +54,8 @@ def edge_of(tensor: torch.Tensor) -> GradientEdge | None:
         return None
 
 
-def is_bare_view(tensor: torch.Tensor) -> bool:
-    """Whether ``tensor`` is a view that was taken without gradients: it has no history, and requires grad all the same.
+def is_view_without_grad(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is a view, taken without gradients, of what requires grad.
 
     Rule: where its base has been written since, PyTorch raises when it is asked for the history.
     """
@@ -66,6 +66,20 @@ def is_bare_view(tensor: torch.Tensor) -> bool:
         return tensor.is_leaf
     except RuntimeError:
         return not is_piece(tensor)
+
+
+def is_bare_view(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is a view that was taken without gradients: it has no history, and requires grad all the same.
+
+    No gradient arrives at it, unless it was asked to require grad itself.
+    """
+    if not is_view_without_grad(tensor):
+        return False
+    try:
+        get_gradient_edge(tensor)
+    except (AssertionError, RuntimeError):
+        return True
+    return False
 
 
 def is_leaf(tensor: torch.Tensor) -> bool:

@@ -28,7 +28,7 @@ from purefx._torch import (
     storage_key,
     without_modes,
 )
-from purefx.capture.edges import give_history, has_lost_history, is_bare_view, is_leaf
+from purefx.capture.edges import give_history, has_lost_history, is_bare_view, is_begun, is_leaf, is_view_without_grad
 from purefx.capture.recording import Region, geometry_of
 from purefx.errors import GradientsRefused
 from purefx.layout import Geometry, Int, reify_dtype
@@ -90,13 +90,15 @@ class FakeFactory:
         made = self.make(base, f"{name}._base")
         if storage_key(base) != storage_key(tensor):
             return self._swapped_view(made, tensor, geometry, name)
-        with torch.set_grad_enabled(not is_bare_view(tensor)):
+        with torch.set_grad_enabled(not is_view_without_grad(tensor)):
             fake = _with_bits(_view(made, tensor.dtype, geometry), tensor)
         if tensor.requires_grad and not fake.requires_grad and not is_leaf(tensor):
             fake = _view_of_leaf(fake)
         copy_view_rules(fake, tensor)
         if has_lost_history(tensor):
             increment_version(fake)
+        if is_begun(tensor) and is_bare_view(fake):
+            fake.requires_grad_()
         return fake
 
     def _swapped_view(self, base: torch.Tensor, tensor: torch.Tensor, geometry: Geometry, name: str) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 from purefx._torch import ShapeEnv, count_writes_together, is_piece
 from purefx.capture.arguments import GradientOf, Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input
-from purefx.capture.edges import has_lost_history, is_bare_view
+from purefx.capture.edges import has_lost_history, is_bare_view, is_view_without_grad
 from purefx.layout import Geometry
 from purefx.operators import READS_STORAGE, aten
 from purefx.runtime.spelling import Speller
@@ -139,14 +139,24 @@ def _tensor_conditions(name: str, known: Input, speller: Speller, *, offsets: bo
     yield f"{name}.requires_grad is {tensor.requires_grad}"
     if tensor.requires_grad and known.was_leaf:
         yield f"{name}.grad is {'None' if tensor.grad is None else 'not None'}"
-    if tensor.requires_grad and (is_piece(tensor) or is_bare_view(tensor)):
-        lost = speller.name("has_lost_history", has_lost_history)
-        yield f"{lost}({name}) is {has_lost_history(tensor)}"
+    if tensor.requires_grad and isinstance(known.sources[0], Leaf):
+        yield from _history_conditions(name, tensor, speller)
     if isinstance(known.sources[0], Leaf):
         yield f"{name}.is_inference() is {tensor.is_inference()}"
         yield f"{name}.is_neg() is {tensor.is_neg()}"
     if tensor.dtype.is_complex:
         yield f"{name}.is_conj() is {tensor.is_conj()}"
+
+
+def _history_conditions(name: str, tensor: torch.Tensor, speller: Speller) -> Iterator[str]:
+    """What a tensor that requires grad is a part of: a leaf, a view, a view that has no history."""
+    yield f"({name}._base is None) is {tensor._base is None}"
+    if tensor._base is not None and (is_piece(tensor) or is_view_without_grad(tensor)):
+        lost = speller.name("has_lost_history", has_lost_history)
+        yield f"{lost}({name}) is {has_lost_history(tensor)}"
+        yield f"{speller.name('is_bare_view', is_bare_view)}({name}) is {is_bare_view(tensor)}"
+    if not has_lost_history(tensor):
+        yield f"{name}.is_leaf is {tensor.is_leaf}"
 
 
 def _source_conditions(name: str, known: Input, speller: Speller, leaves: list[str]) -> Iterator[str]:
@@ -178,6 +188,8 @@ def _sharing_conditions(capture: Capture, speller: Speller, names: dict[Input, s
         if (a.writes or b.writes) and a.before.storage is b.before.storage:
             together = speller.name("count_writes_together", count_writes_together)
             yield f"{together}({names[a]}, {names[b]}) is {count_writes_together(a.tensor, b.tensor)}"
+        if a.before.storage is b.before.storage and a.tensor.requires_grad and b.tensor.requires_grad:
+            yield f"({names[a]}._base is {names[b]}._base) is {a.tensor._base is b.tensor._base}"
         if a.before == b.before:  # one tensor passed twice would be one input
             yield f"{names[a]} is not {names[b]}"
 
