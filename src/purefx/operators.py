@@ -131,6 +131,7 @@ class Facts:
     results: int
 
 
+@cache
 def resizes_storage(op: Any) -> bool:
     """Whether ``op`` frees or grows the storage of its operand; its schema does not say that it writes."""
     return str(op) == "inductor.resize_storage_bytes_.default"

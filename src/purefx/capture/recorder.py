@@ -64,6 +64,7 @@ from purefx.operators import aten, facts, resizes_storage
 
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
 
+_SIMPLE = frozenset({Operand, int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout})
 _DEVICE = torch.ops.prim.device.default
 KnownNumber = Callable[[Recording, Operand], int | float | bool | complex | None]
 Operands = tuple[Operand, ...]
@@ -110,25 +111,32 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             func = aten.zeros.default
         kwargs = with_dtype(func, args, kwargs)
         check_supported(func, kwargs)
-        given: Passed = (map_tree(self._as_fake, args), map_tree(self._as_fake, kwargs))
-        recorded: Passed = (map_tree(self._operand, given[0]), map_tree(self._operand, given[1]))
+        given, recorded = self._enter(args, kwargs)
         if func is aten._local_scalar_dense.default:
             known = self._known(self.recording, operands_of(recorded)[0])
             if known is not None:
                 return known
         return self._record_run(func, given, recorded)
 
+    def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Passed, Passed]:
+        """The arguments with fakes for real tensors, and with operands in the place of fakes.
+
+        Most calls have neither lists nor real tensors, and are gone through once.
+        """
+        operands = [self._operand(x) if type(x) is FakeTensor else x for x in args]
+        if not kwargs and _SIMPLE.issuperset(map(type, operands)):
+            return (args, kwargs), (tuple(operands), kwargs)
+        given: Passed = (map_tree(self._as_fake, args), map_tree(self._as_fake, kwargs))
+        return given, (map_tree(self._operand, given[0]), map_tree(self._operand, given[1]))
+
     def _record_run(self, func: Any, given: Passed, recorded: Passed) -> Any:
         """Run ``func`` on fakes and append the call."""
         random = isinstance(func, OpOverload) and facts(func).random
         earlier = self.chance.earlier() if random else None
         result = self._run(func, given, recorded)
-        count = len(self.recording.calls)
         self._append(func, recorded, result, given)
         if random:
             self.chance.note(self._drawn(earlier))
-        if len(self.recording.calls) > count:
-            self.histories.follow(self.recording.calls[-1], given, result)
         if func is aten.detach.default:
             self._detached = (weakref.ref(result), (given[0][0], *self._viewed), self.recording.calls[-1])
         self._viewed = (given[0][0],) if func is aten.view.dtype else ()  # autograd detaches what this returns
@@ -179,8 +187,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         """What ``func`` returns for fakes; raises what eager's own kernels raise."""
         if not isinstance(func, OpOverload):
             return func(*given[0], **given[1])
-        written = operands_of(written_arguments(func, *recorded))
-        if needs_rehearsal(func, operands_of(recorded), written):
+        written = operands_of(written_arguments(func, *recorded)) if facts(func).written else ()
+        if written and needs_rehearsal(func, operands_of(recorded), written):
             rehearse(func, *recorded)
         shown = shown_by_out(func, *given)
         try:
@@ -196,6 +204,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
                     remedy="wrap the call in a torch.library.custom_op with a fake implementation",
                 ) from error
             raise
+        if not written:
+            return result
         count_list_writes(func, *given)
         if _has_grown(func, given, written):
             rehearse_error(func, *recorded)
@@ -302,7 +312,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             target = operands_of(recorded[0][:1])
             return Change(Effect.STORAGE, target, self._tensors.resized(target))
         known = facts(op)
-        before = operands_of(written_arguments(op, *recorded))
+        before = operands_of(written_arguments(op, *recorded)) if known.written else ()
         if not before:
             return Change()
         pairs = zip(before, written_tensors(op, *given), strict=True)

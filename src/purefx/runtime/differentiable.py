@@ -68,6 +68,7 @@ class BackwardGraph:
         tensors = ctx.saved_tensors
         if not keeps_graph():
             ctx.maybe_clear_saved_tensors()
+            ctx.leaves = None
         inputs = [self._input(take, tensors, ctx.saved.numbers, tangents) for take in self.takes]
         del tensors
         tangents.clear()
@@ -159,7 +160,8 @@ class CompiledFunction(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*saved.tensors)
         ctx.derivatives = derivatives
-        ctx.saved = replace(saved, tensors=())
+        ctx.saved = replace(saved, tensors=(), leaves=())
+        ctx.leaves = saved.leaves
         return outputs
 
     @staticmethod
@@ -180,11 +182,13 @@ def _differentiable(ctx: Any, pattern: Pattern, tangents: list[torch.Tensor | No
     saved: Saved = ctx.saved
     _ = ctx.saved_tensors  # raises if one was written since
     given = tuple(tangent for tangent in tangents if tangent is not None)
+    if ctx.leaves is None:
+        raise RuntimeError("Trying to backward through the graph a second time, after its saved values were freed.")
     if saved.seed is None:
-        return gradient(saved.leaves, given)
+        return gradient(ctx.leaves, given)
     with torch.random.fork_rng(devices=[]):
         restore_random_state(saved.seed)
-        return gradient(saved.leaves, given)
+        return gradient(ctx.leaves, given)
 
 
 def _check_versions(watched: tuple[Watched, ...]) -> None:
