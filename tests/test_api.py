@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
+import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -194,3 +196,29 @@ def test_the_backend_gets_a_functional_graph_with_examples() -> None:
     for node, example in zip(placeholders, examples, strict=True):
         assert (node.meta["val"].shape, node.meta["val"].stride()) == (example.shape, example.stride())
     assert all("val" in n.meta for n in module.graph.nodes if n.op == "call_function")
+
+
+def test_a_compiled_module_has_what_the_module_has() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout())
+    compiled: Any = purefx.compile(module)
+    assert list(compiled.parameters()) == list(module.parameters())
+    compiled.eval()
+    assert not module.training
+    assert not hasattr(compiled, "no_such_thing")
+
+
+def test_a_copy_of_a_compiled_module_has_parameters_of_its_own() -> None:
+    module = torch.nn.Linear(2, 1)
+    compiled: Any = purefx.compile(module)
+    x = torch.ones(1, 2)
+    expected = compiled(x)
+    copied = copy.deepcopy(compiled)
+    with torch.no_grad():
+        module.weight.zero_()
+    assert torch.equal(copied(x), expected)
+    assert torch.equal(pickle.loads(pickle.dumps(compiled))(x), module(x))
+
+
+def test_an_unknown_partition_is_refused() -> None:
+    with pytest.raises(ValueError, match="there is no partition 'mincut'"):
+        purefx.compile(lambda x: x, partition="mincut")  # type: ignore[arg-type]  # that is the point

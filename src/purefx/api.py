@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import purefx.report.check as checking
 from purefx._torch import pytree, untraced
 from purefx.autodiff.derived import Gradient
-from purefx.autodiff.partition import Partition
+from purefx.autodiff.partition import Partition, check_partition
 from purefx.capture.captured import name_of
 from purefx.compilers import Backend, Compilers
 from purefx.errors import PurefxError
@@ -77,6 +77,7 @@ def compile(
     _check_callable("function", function)
     if backend is not None:
         _check_callable("backend", backend)
+    check_partition(partition)
     compiled = Compiled(function, None if backend is None else Compilers.alike(backend), partition)
     functools.update_wrapper(compiled, function, updated=())  # not the attributes: a module's are its own
     return compiled
@@ -99,6 +100,16 @@ class Compiled:
         self.specialisations: OrderedDict[int, tuple[Any, Wrapper]] = OrderedDict()
         self._captures = 0
         self._newest: tuple[Any, Stages, Wrapper] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """What the function has: the parameters of a module, ``train()``, ``state_dict()``."""
+        if name == "function" or name.startswith("__"):  # asked for while a copy is made, too
+            raise AttributeError(name)
+        return getattr(self.function, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or what is read back, captures anew."""
+        return type(self), (self.function, self.compilers, self.partition)
 
     def __repr__(self) -> str:
         return f"<compiled {name_of(self.function)}: {len(self.specialisations)} specialisations>"

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from purefx._torch import inductor_decompositions, inductor_for, untraced
-from purefx.autodiff.partition import Partition
+from purefx.autodiff.partition import Partition, check_partition
 from purefx.functional.decompose import Decompositions, decomposed
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -50,8 +50,7 @@ def adapt(
     decompositions: Decompositions | None,
 ) -> Compilers:
     """Compilers made of such as ``aot_autograd`` takes; ValueError for an unknown name of a compiler or a partition."""
-    if not callable(partition) and partition not in ("default", "min_cut"):
-        raise ValueError(f'there is no partition {partition!r}: "default" keeps what autograd keeps, "min_cut" less')
+    check_partition(partition)
     if fw_compiler == "inductor":
         fw_compiler = inductor_for("forward")
         bw_compiler = bw_compiler or inductor_for("backward")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import fx
 
 from purefx._torch import without_modes
@@ -23,7 +24,7 @@ from purefx.autodiff.partition import Partition
 from purefx.capture.captured import Capture, name_of, without_effects
 from purefx.capture.session import capture
 from purefx.compilers import Backend
-from purefx.errors import BackendFailed, UnsupportedOperator
+from purefx.errors import BackendFailed, GradientsRefused, UnsupportedOperator
 from purefx.functional.examples import example_of, example_of_value
 from purefx.functional.known import find_number
 from purefx.functional.reinplace import with_in_place_writes
@@ -39,6 +40,7 @@ from purefx.layout import NotViewable
 from purefx.runtime.derivatives import backward_graph
 from purefx.runtime.differentiable import BackwardGraph, Derivatives
 from purefx.runtime.first_run import checked_once, needs_first_run
+from purefx.runtime.guards import ModuleGuard
 from purefx.runtime.runner import build_runner
 from purefx.runtime.wrapper import Wrapper, build_wrapper
 
@@ -128,8 +130,21 @@ def _wrapper(
             graph = derive(stages.capture, stages.replay, joint, level, pattern)
         return backward_graph(joint, level, graph, _boxed(stages, graph, backend))
 
+    modules = ModuleGuard.of([module for _, module in stages.capture.modules])
+
     def differentiated(level: Level, pattern: Pattern) -> Gradient:
-        return again(gradient_of(stages.capture, level, pattern))
+        gradient = again(gradient_of(stages.capture, level, pattern))
+
+        def checked(leaves: tuple[Any, ...], tangents: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor | None, ...]:
+            if modules.holds():
+                return gradient(leaves, tangents)
+            raise GradientsRefused(
+                "the gradient of a gradient computes the forward again, and a module was changed since the call",
+                where=None,
+                remedy="take the gradient before train(), eval() or a change of the module",
+            )
+
+        return checked
 
     derivatives = tuple(Derivatives(partial(derived, x), partial(differentiated, x)) for x in joint.levels)
     return build_wrapper(stages.capture, stages.replay, functional, run_graph, (joint, derivatives))

@@ -34,6 +34,8 @@ def gradient_of(capture: Capture, level: Level, pattern: Pattern) -> Gradient:
     """
     function, whole = capture.function, capture.flat.whole
     places = {r.variable: i for i, r in reversed(list(enumerate(capture.results))) if isinstance(r, TensorResult)}
+    if capture.rebindings:
+        raise _refusal()
     for slot in level.slots:
         _place(slot, places, capture)
     stops = [target for target in level.targets if isinstance(target.source, Slot)]
@@ -58,8 +60,12 @@ def _place(slot: Slot, places: dict[Variable, int], capture: Capture) -> tuple[i
         for i, result in enumerate(capture.results):
             if isinstance(result, TensorResult) and result.fake._base is slot.fake:
                 return i, True
-    raise GradientsRefused(
-        "the gradient of a gradient of a program that writes to what it is given, or keeps its results in an object",
+    raise _refusal()
+
+
+def _refusal() -> GradientsRefused:
+    return GradientsRefused(
+        "the gradient of a gradient of a program that writes to what it is given, or keeps something in an object",
         where=None,
         remedy="return new values; or compile the function that computes the gradient, with torch.autograd.grad inside",
     )

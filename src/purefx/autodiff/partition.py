@@ -47,6 +47,12 @@ def choose_saved(
     return frozenset(origin[node.name] for node in saved if node.name in origin)
 
 
+def check_partition(partition: object) -> None:
+    """Raise ValueError if ``partition`` is none."""
+    if not callable(partition) and partition not in ("default", "min_cut"):
+        raise ValueError(f'there is no partition {partition!r}: "default" keeps what autograd keeps, "min_cut" less')
+
+
 def partition_function(partition: Partition) -> PartitionFunction:
     """The function that ``partition`` names."""
     return min_cut_partition if partition == "min_cut" else partition  # type: ignore[return-value]  # no other name

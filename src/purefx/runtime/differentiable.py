@@ -17,6 +17,7 @@ import torch
 from purefx._torch import keeps_graph
 from purefx.autodiff.derived import Gradient
 from purefx.capture.chance import restore_random_state
+from purefx.errors import GradientsRefused
 from purefx.layout import Geometry
 
 Pattern = tuple[bool, ...]
@@ -29,7 +30,8 @@ class Saved:
 
     ``watched`` are aliases of tensors that the program wrote, with the version that they have to be at still;
     ``written`` are aliases of those that the backward writes.  ``leaves`` are the leaves of the call and ``seed`` the
-    random state at its beginning, for gradients of gradients.
+    random state at its beginning, for gradients of gradients; ``read`` are tensors that those read again, with their
+    versions.
     """
 
     tensors: tuple[torch.Tensor, ...]
@@ -38,6 +40,7 @@ class Saved:
     written: tuple[torch.Tensor, ...] = ()
     leaves: tuple[Any, ...] = ()
     seed: bytes | None = None
+    read: tuple[Watched, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,6 +184,12 @@ def _differentiable(ctx: Any, pattern: Pattern, tangents: list[torch.Tensor | No
     gradient: Gradient = ctx.derivatives.gradient(pattern)
     saved: Saved = ctx.saved
     _ = ctx.saved_tensors  # raises if one was written since
+    if any(tensor._version != version for tensor, version in saved.read):
+        raise GradientsRefused(
+            "the gradient of a gradient computes the forward again, and what it reads was written since the call",
+            where=None,
+            remedy="take the gradient before the parameters or arguments are written",
+        )
     given = tuple(tangent for tangent in tangents if tangent is not None)
     if ctx.leaves is None:
         raise RuntimeError("Trying to backward through the graph a second time, after its saved values were freed.")

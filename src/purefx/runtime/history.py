@@ -209,10 +209,21 @@ def _saved(scope: Scope, joint: Joint, level: Level) -> str:
     tensors = [_residual(scope, joint.residuals[name]) for name, value in kept.items() if value is not None]
     numbers = [_residual(scope, joint.residuals[name]) for name, value in kept.items() if value is None]
     parts = [_tuple(tensors), _tuple(numbers), _tuple(_watched(scope, joint)), _tuple(_written(scope, joint))]
+    read = _read(scope, joint)
     while parts and parts[-1] == "()":
         parts.pop()
     seed = ["seed=seed"] if draws(scope) else []
-    return ", ".join([*(parts or ["()"]), "leaves=leaves", *seed])
+    reads = [f"read={_tuple(read)}"] if read else []
+    return ", ".join([*(parts or ["()"]), "leaves=leaves", *reads, *seed])
+
+
+def _read(scope: Scope, joint: Joint) -> list[str]:
+    """The tensors that a gradient of the gradient reads again, and that are not saved, with their versions."""
+    saved = {source.root for source in joint.residuals.values() if isinstance(source, RootInput)}
+    roots = [given.root for given in scope.functional.inputs if isinstance(given, RootInput)]
+    members = [root.base or root.members[0] for root in roots if root not in saved and not root.written]
+    names = [scope.inputs[member] for member in members if not member.tensor.is_inference()]
+    return [f"({name}, {name}._version)" for name in names]
 
 
 def emit_seed(scope: Scope) -> list[str]:
