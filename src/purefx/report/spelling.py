@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -52,8 +53,10 @@ def describe_value(value: Value) -> str:
 
 
 def node_name(node: fx.Node) -> str:
-    """What the user calls the operator of ``node``."""
+    """What the user calls the operator of ``node``; a result of several has its position."""
     target = node.target
+    if target is operator.getitem and isinstance(node.args[0], fx.Node):
+        return f"{node_name(node.args[0])}_{node.args[1]}"
     return str(target.overloadpacket.__name__) if isinstance(target, OpOverload) else str(node.name)
 
 
