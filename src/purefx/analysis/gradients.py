@@ -85,6 +85,11 @@ def check_gradients(capture: Capture) -> None:
             raise _refusal(
                 f"the program sets the gradient of {known.name}", "use torch.autograd.grad inside, and return"
             )
+        if _is_begun_anew(known):
+            raise _refusal(
+                f"the program gives {known.name}, a leaf, other memory, and gradients to it arrive elsewhere from then on",
+                "copy into it, under torch.no_grad()",
+            )
         if _keeps_write(known):
             raise _refusal(
                 f"the program writes to {known.name}, and then detaches what it is a view of",
@@ -95,6 +100,14 @@ def check_gradients(capture: Capture) -> None:
                 f"the program writes to {known.name}, detaches it and returns a view of it",
                 "detach first, or return a copy",
             )
+
+
+def _is_begun_anew(known: Input) -> bool:
+    """Whether a leaf has another place for its gradient than before (``set_``)."""
+    if known.edge is None or not known.was_leaf or not is_begun(known.fake):
+        return False
+    edge = edge_of(known.fake)
+    return edge is not None and edge.node is not known.edge.node
 
 
 def _loses_views(capture: Capture, known: Input) -> bool:
