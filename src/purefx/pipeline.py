@@ -17,7 +17,7 @@ from purefx._torch import without_modes
 from purefx.analysis.gradients import check_gradients
 from purefx.analysis.replay import Replay, infer_replay
 from purefx.autodiff.backward import Pattern
-from purefx.autodiff.derived import Gradient, gradient_of
+from purefx.autodiff.derived import Gradient, gradient_of, present_inputs
 from purefx.autodiff.joint import Joint, derive, functionalize_jointly
 from purefx.autodiff.levels import Level
 from purefx.autodiff.partition import Partition
@@ -146,7 +146,9 @@ def _wrapper(
 
         return checked
 
-    derivatives = tuple(Derivatives(partial(derived, x), partial(differentiated, x)) for x in joint.levels)
+    derivatives = tuple(
+        Derivatives(partial(derived, x), partial(differentiated, x), present_inputs(x)) for x in joint.levels
+    )
     return build_wrapper(stages.capture, stages.replay, functional, run_graph, (joint, derivatives))
 
 

@@ -51,7 +51,9 @@ def has_own_history(fake: torch.Tensor) -> bool:
     if fake._base is None:
         return True
     end, node = edge_of(fake._base), fake.grad_fn
-    while node is not None and (end is None or node is not end.node):
+    if end is None:
+        return True
+    while node is not None and node is not end.node:
         if isinstance(node, BackwardCFunction):
             return not (is_beginning(node) and fake._version == 0)  # else the base was detached, and nothing written
         node = node.next_functions[0][0] if node.next_functions else None
@@ -87,7 +89,7 @@ def check_gradients(capture: Capture) -> None:
             )
         if _is_begun_anew(known):
             raise _refusal(
-                f"the program gives {known.name}, a leaf, other memory, and gradients to it arrive elsewhere from then on",
+                f"the program gives {known.name}, a leaf, other memory, and its gradient arrives elsewhere then",
                 "copy into it, under torch.no_grad()",
             )
         if _keeps_write(known):

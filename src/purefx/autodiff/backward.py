@@ -107,6 +107,9 @@ def run_backward(
             segment = tuple(calls[start:])
         finally:
             del calls[before:]
+            for slot in slots:
+                if slot.fake.retains_grad:
+                    slot.fake.grad = None  # that of this run
     shown = tuple((i, recorder.region(t)) for (i, _), t in zip(given, tangents, strict=True))
     return Backward(recorder.recording, segment, shown, regions, resumed.inputs()[known:])
 

@@ -19,6 +19,7 @@ from purefx.autodiff.levels import Level
 from purefx.autodiff.targets import Slot, Target
 from purefx.capture.arguments import Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult
+from purefx.capture.edges import take_off_hooks
 from purefx.capture.recording import Variable
 from purefx.errors import GradientsRefused
 from purefx.functional.signature import WrittenOutput
@@ -34,7 +35,7 @@ def gradient_of(capture: Capture, level: Level, pattern: Pattern) -> Gradient:
     """
     function, whole = capture.function, capture.flat.whole
     places = {r.variable: i for i, r in reversed(list(enumerate(capture.results))) if isinstance(r, TensorResult)}
-    if capture.rebindings:
+    if capture.rebindings or any(isinstance(o, WrittenOutput) for g in level.backwards.values() for o in g.outputs):
         raise _refusal()
     for slot in level.slots:
         _place(slot, places, capture)
@@ -42,14 +43,30 @@ def gradient_of(capture: Capture, level: Level, pattern: Pattern) -> Gradient:
 
     def gradient(leaves: tuple[Any, ...], tangents: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor | None, ...]:
         args, kwargs = whole(list(leaves))
-        results = pytree.tree_leaves(function(*args, **kwargs))
+        with capture.ambient.restored():
+            results = pytree.tree_leaves(function(*args, **kwargs))
         slots = [_tensor(slot, places, capture, results) for slot in level.slots]
         given = [slot for slot, is_given in zip(slots, pattern, strict=True) if is_given]
         inputs = [_source(target, leaves, places, capture, results) for target in level.targets]
+        for tensor in (*slots, *inputs):
+            take_off_hooks(tensor)  # they are on the tensors of the call, and run there
         with stopped([_edge(_source(target, leaves, places, capture, results)) for target in stops]):
             return tuple(torch.autograd.grad(given, inputs, tangents, create_graph=True, allow_unused=True))
 
     return gradient
+
+
+def present_inputs(level: Level) -> Callable[[Sequence[Any]], list[torch.Tensor | None]]:
+    """A function of a call's leaves: the tensors of the caller that a gradient would read now, for each target."""
+
+    def present(leaves: Sequence[Any]) -> list[torch.Tensor | None]:
+        own = [
+            target.source if isinstance(target.source, Input) and not target.of_base else None
+            for target in level.targets
+        ]
+        return [None if known is None else _given(known, leaves) for known in own]
+
+    return present
 
 
 def _place(slot: Slot, places: dict[Variable, int], capture: Capture) -> tuple[int, bool]:

@@ -56,10 +56,9 @@ def infer_levels(
         mine = tuple(slot for slot in slots if depths[slot] == depth)
         earlier = [target for slot in slots if depths[slot] < depth for target in passed[slot]]
         stops = frozenset(target.place for target in earlier)
-        wanted = tuple(targets)
+        met = _reached([target.place for slot in mine for target in passed[slot]], stops)
+        wanted = tuple(target for target in targets if target.place in met)
         if stops:
-            met = _reached([target.place for slot in mine for target in passed[slot][:1]], stops)
-            wanted = tuple(target for target in targets if target.place in met)
             sources = [target.source for target in wanted if isinstance(target.source, Input)]
             if _runs_functions(stops, wanted) or any(id(base_of(source.fake)) in written for source in sources):
                 return infer_levels(inputs, slots, targets, single=True)

@@ -76,12 +76,13 @@ def _joint_graph(
         image[node] = joint.placeholder(f"primals_{i}")
     placeholders = [node for node in backward.graph.nodes if node.op == "placeholder"]
     given = dict(zip(placeholders, backward.inputs, strict=True))
-    for i, (node, what) in enumerate(given.items(), start=1):
-        if not isinstance(what, ResidualInput):
-            image[node] = joint.placeholder(f"tangents_{i}")
+    tangents = [node for node, what in given.items() if not isinstance(what, ResidualInput)]
+    for i, node in enumerate(tangents, start=1):
+        image[node] = joint.placeholder(f"tangents_{i}")
     for node in forward.nodes:
         if node not in image:
             image[node] = joint.node_copy(node, image.__getitem__)
+            image[node].meta["partitioner_tag"] = "is_forward"
     origin = {inner.name: outer.name for outer, inner in image.items() if outer.graph is forward}
     by_name = {node.name: node for node in forward.nodes}
     for node in backward.graph.nodes:

@@ -12,6 +12,7 @@ from torch.autograd.graph import GradientEdge
 
 from purefx._torch import FakeTensorMode, ShapeEnv, pytree
 from purefx.capture.arguments import Flat, Source
+from purefx.capture.global_state import Ambient
 from purefx.capture.recorder import Recorder
 from purefx.capture.recording import Recording, Region, Variable
 
@@ -85,10 +86,11 @@ class Rebinding:
 
 
 def without_effects(capture: Capture) -> Capture:
-    """``capture`` as that of a program which binds nothing, and counts no writes."""
+    """``capture`` as that of a program which binds nothing, registers no hooks and counts no writes."""
     for known in capture.inputs:
-        known.writes = 0
-    return replace(capture, rebindings=())
+        known.writes, known.hooks = 0, ()
+    results = tuple(replace(r, hooks=()) if isinstance(r, TensorResult) else r for r in capture.results)
+    return replace(capture, results=results, rebindings=())
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -124,6 +126,7 @@ class Capture:
     grad_before: bool
     grad_after: bool
     inference: bool
+    ambient: Ambient
     fake_mode: FakeTensorMode
     dynamic: bool
     resume: Callable[[], AbstractContextManager[Resumed]]

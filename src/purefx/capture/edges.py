@@ -46,7 +46,7 @@ def is_beginning(node: Node) -> bool:
 
 def edge_of(tensor: torch.Tensor) -> GradientEdge | None:
     """The edge by which gradients of ``tensor`` flow; None where it has none."""
-    if not tensor.requires_grad or is_bare_view(tensor):
+    if torch.is_inference_mode_enabled() or not tensor.requires_grad or is_bare_view(tensor):
         return None
     try:
         return get_gradient_edge(tensor)
@@ -94,6 +94,14 @@ def has_lost_history(tensor: torch.Tensor) -> bool:
     except (RuntimeError, ValueError):  # the latter of a fake kernel
         return True
     return False
+
+
+def take_off_hooks(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """The hooks on ``tensor``, which has none afterwards."""
+    hooks = tuple((tensor._backward_hooks or {}).values())
+    if hooks and tensor._backward_hooks is not None:
+        tensor._backward_hooks.clear()
+    return hooks
 
 
 def is_begun(tensor: torch.Tensor) -> bool:

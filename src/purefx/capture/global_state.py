@@ -4,11 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from purefx._torch import autocast_state, restore_autocast
 from purefx.errors import AutocastChanged, GlobalStateChanged
+
+
+@dataclass(frozen=True, slots=True)
+class Ambient:
+    """What the results of operators depend on besides their operands: autocast, and the default dtype."""
+
+    autocast: Any
+    dtype: torch.dtype
+
+    @classmethod
+    def present(cls) -> Ambient:
+        """As it is now."""
+        return cls(autocast_state(), torch.get_default_dtype())
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """As it was, for the time of a block."""
+        present = Ambient.present()
+        self._set()
+        try:
+            yield
+        finally:
+            present._set()
+
+    def _set(self) -> None:
+        restore_autocast(self.autocast)
+        torch.set_default_dtype(self.dtype)
 
 
 @contextmanager

@@ -35,10 +35,10 @@ from purefx.capture.arguments import (
     flatten,
 )
 from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Result, Resumed, TensorResult
-from purefx.capture.edges import edge_of, has_history_apart, is_leaf
+from purefx.capture.edges import edge_of, has_history_apart, is_leaf, take_off_hooks
 from purefx.capture.escapes import check_nothing_escaped
 from purefx.capture.fakes import FakeFactory
-from purefx.capture.global_state import unchanged_globals
+from purefx.capture.global_state import Ambient, unchanged_globals
 from purefx.capture.named_views import eager_names
 from purefx.capture.owners import find_owners
 from purefx.capture.recorder import KnownNumber, Recorder
@@ -107,8 +107,8 @@ class _Session:
         modules = tuple((o.name, o.value) for o in self._owners if isinstance(o.value, torch.nn.Module))
         return Capture(
             self._function, self._recorder.recording, self._flat, tuple(self._inputs.values()), modules, results,
-            structure, rebindings, grad_before, grad_after[0], inference, self._fakes.mode, self._fakes.dynamic,
-            self._resumed, frozenset(self._recorder.histories.plain),
+            structure, rebindings, grad_before, grad_after[0], inference, Ambient.present(), self._fakes.mode,
+            self._fakes.dynamic, self._resumed, frozenset(self._recorder.histories.plain),
         )  # fmt: skip
 
     @contextmanager
@@ -121,12 +121,18 @@ class _Session:
             refusals(),
             quiet_fake_tensors(),
             fake_variables(self._function, self._make),
-            fake_owners(self._owners, self._make),
+            fake_owners(self._owners, self._make) as swapped,
         ):
             self._recorder.chance.resume()
             with self._fakes.mode, self._recorder:
                 yield Resumed(self._recorder, lambda: tuple(self._inputs.values()))
             self._put_back()
+            for rebinding in self._rebindings(swapped):
+                raise EscapedState(
+                    f"the backward binds {rebinding.name}: a hook, or a function's own backward",
+                    where=None,
+                    remedy="return what it keeps, or register the hook outside, on the result",
+                )
 
     def _fake_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         leaves: list[Any] = list(self._flat.leaves)
@@ -213,7 +219,7 @@ class _Session:
             if not isinstance(fake, FakeTensor):
                 fake = self._lift(fake)
             self._recorder.notice(fake)
-            version, hooks = self._own_version(fake), self._hooks.setdefault(id(fake), _hooks_of(fake))
+            version, hooks = self._own_version(fake), self._hooks.setdefault(id(fake), take_off_hooks(fake))
             return TensorResult(self._recorder.variable(fake), self._recorder.region(fake), fake, version, hooks)
         if isinstance(x, PLAIN):
             return PlainResult(x)
@@ -245,7 +251,7 @@ class _Session:
         for known in self._inputs.values():
             self._recorder.notice(known.fake)
             known.after = known.variable.last
-            known.hooks = self._hooks.setdefault(id(known.fake), _hooks_of(known.fake))
+            known.hooks = self._hooks.setdefault(id(known.fake), take_off_hooks(known.fake))
             known.writes += _version(known.fake)
 
 
@@ -279,14 +285,6 @@ def _check_state(name: str, value: Any) -> None:
                 where=None,
                 remedy="return it, or make it before the call",
             )
-
-
-def _hooks_of(fake: torch.Tensor) -> tuple[Any, ...]:
-    """The hooks on ``fake``, taken off: the caller's tensor gets them, where they run once, whoever differentiates."""
-    table = fake._backward_hooks or {}
-    hooks = tuple(table.values())
-    table.clear()
-    return hooks
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -115,12 +115,17 @@ class Derivatives:
     """The backward graphs of one specialisation, one for each pattern of tangents.
 
     ``derive`` makes that of a pattern; what it raises is what eager's backward raises, and is raised at each call.
-    ``differentiate`` makes the gradient as a function that has gradients itself.
+    ``differentiate`` makes the gradient as a function that has gradients itself; ``present`` gives the tensors that it
+    would take from the caller now.
     """
 
     def __init__(
-        self, derive: Callable[[Pattern], BackwardGraph], differentiate: Callable[[Pattern], Gradient]
+        self,
+        derive: Callable[[Pattern], BackwardGraph],
+        differentiate: Callable[[Pattern], Gradient],
+        present: Callable[[Sequence[Any]], list[torch.Tensor | None]],
     ) -> None:
+        self.present = present
         self._derive = derive
         self._differentiate = differentiate
         self._known: dict[Pattern, BackwardGraph | Exception] = {}
@@ -184,15 +189,23 @@ def _differentiable(ctx: Any, pattern: Pattern, tangents: list[torch.Tensor | No
     gradient: Gradient = ctx.derivatives.gradient(pattern)
     saved: Saved = ctx.saved
     _ = ctx.saved_tensors  # raises if one was written since
+    if ctx.leaves is None:
+        raise RuntimeError("Trying to backward through the graph a second time, after its saved values were freed.")
     if any(tensor._version != version for tensor, version in saved.read):
         raise GradientsRefused(
             "the gradient of a gradient computes the forward again, and what it reads was written since the call",
             where=None,
             remedy="take the gradient before the parameters or arguments are written",
         )
+    leaves_then = [getattr(node, "variable", None) for node, _ in ctx.next_functions]
+    pairs = zip(leaves_then, ctx.derivatives.present(ctx.leaves), strict=False)
+    if any(then is not None and now is not None and then is not now for then, now in pairs):
+        raise GradientsRefused(
+            "the gradient of a gradient computes the forward again, and a parameter was replaced since the call",
+            where=None,
+            remedy="take the gradient before, or write the new values into the parameter",
+        )
     given = tuple(tangent for tangent in tangents if tangent is not None)
-    if ctx.leaves is None:
-        raise RuntimeError("Trying to backward through the graph a second time, after its saved values were freed.")
     if saved.seed is None:
         return gradient(ctx.leaves, given)
     with torch.random.fork_rng(devices=[]):

@@ -276,7 +276,9 @@ def _watched(scope: Scope, joint: Joint) -> list[str]:
 
 
 def _written(scope: Scope, joint: Joint) -> list[str]:
-    return [f"{scope.inputs[_holder(root)]}.detach()" for root in joint.roots_written]
+    holders = map(_holder, joint.roots_written)
+    names = (scope.inputs.get(h) or scope.speller.name("held", h.tensor) for h in holders)
+    return [f"{name}.detach()" for name in names]
 
 
 def _holder(root: Root) -> Input:
