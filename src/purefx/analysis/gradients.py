@@ -51,9 +51,7 @@ def has_own_history(fake: torch.Tensor) -> bool:
     if fake._base is None:
         return True
     end, node = edge_of(fake._base), fake.grad_fn
-    if end is None:
-        return True
-    while node is not None and node is not end.node:
+    while node is not None and (end is None or node is not end.node):
         if isinstance(node, BackwardCFunction):
             return not (is_beginning(node) and fake._version == 0)  # else the base was detached, and nothing written
         node = node.next_functions[0][0] if node.next_functions else None

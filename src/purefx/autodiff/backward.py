@@ -20,7 +20,7 @@ from purefx.analysis.gradients import has_own_history, results_of
 from purefx.analysis.replay import Replay
 from purefx.autodiff.targets import Alias, Slot, Target, views_among
 from purefx.capture.captured import Capture, Input
-from purefx.capture.edges import edge_of
+from purefx.capture.edges import edge_of, is_leaf
 from purefx.capture.fakes import fake_like
 from purefx.capture.recorder import Recorder
 from purefx.capture.recording import Call, Recording, Region, Variable
@@ -67,9 +67,16 @@ def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutpu
     known = {*(i.variable for i in capture.inputs), *(b.variable for b in replay.bases)}
     replayed = {o.variable for call in replay.statements for o in call.outputs} - known
     for variable, fake in fakes.items():
-        if variable in replayed and has_own_history(fake):
+        if variable in replayed and (has_own_history(fake) or _is_left_alone(fake, replay)):
             slots.append(Slot(Alias(variable, variable.last), fake))
     return tuple(slots)
+
+
+def _is_left_alone(fake: torch.Tensor, replay: Replay) -> bool:
+    """Whether ``fake`` has a history, and is a view of what the program made and detached (``detach_``)."""
+    base = None if fake.is_inference() else fake._base
+    made = base is not None and variable_of(base) in {b.variable for b in replay.bases}
+    return made and base is not None and edge_of(base) is None and edge_of(fake) is not None and not is_leaf(fake)
 
 
 def fakes_of(capture: Capture, replay: Replay) -> dict[Variable, torch.Tensor]:

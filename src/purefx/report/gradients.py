@@ -15,7 +15,7 @@ from torch import fx
 from purefx.autodiff.backward import Pattern
 from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
-from purefx.autodiff.targets import Target
+from purefx.autodiff.targets import Target, infer_targets
 from purefx.functional.builder import Value
 from purefx.functional.signature import (
     FunctionalBackward,
@@ -111,12 +111,13 @@ def infer_gradients(stages: Stages) -> Gradients | None:
     joint = stages.joint
     if joint is None:
         return None
-    meanings, reached = Meanings(stages), reached_targets(joint)
-    names = {target: meanings.target(level, target) for level in joint.levels for target in _own_targets(level)}
+    meanings = Meanings(stages)
+    reached = {target.place: meanings.target(joint.levels[0], target) for target in reached_targets(joint)}
+    others = [target for target in infer_targets(stages.capture, stages.replay) if target.place not in reached]
     return Gradients(
         tangents=tuple(meanings.slot(slot) for level in joint.levels for slot in level.slots),
-        targets=tuple(name for target, name in names.items() if target in reached),
-        unreached=tuple(name for target, name in names.items() if target not in reached),
+        targets=tuple(reached.values()),
+        unreached=tuple(meanings.target(joint.levels[0], target) for target in others),
         dependences=tuple(_dependence(meanings, level) for level in joint.levels[1:] if level.stops),
         residuals=tuple(_residuals(stages, joint, meanings)),
         recomputed=tuple(r for graph in _all_shown(joint) for r in _recomputed(graph)),
@@ -145,11 +146,6 @@ def reached_targets(joint: Joint) -> dict[Target, None]:
 
 def _all_shown(joint: Joint) -> list[FunctionalBackward]:
     return [graph for level in joint.levels for graph in shown_backwards(level).values()]
-
-
-def _own_targets(level: Level) -> list[Target]:
-    """The targets of ``level`` that are no outputs of earlier levels."""
-    return [target for target in level.targets if target.place not in level.stops]
 
 
 def _dependence(meanings: Meanings, level: Level) -> Dependence:
