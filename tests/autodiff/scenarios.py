@@ -343,3 +343,158 @@ def a_gradient_penalty(compiled: Compile) -> Any:
     loss = value.mean() + ((slope.norm(dim=1) - 1) ** 2).mean()
     loss.backward()
     return loss, [p.grad for p in critic.parameters()]
+
+
+@scenario
+def two_losses_are_differentiated_one_after_the_other(compiled: Compile) -> Any:
+    x, k = leaf(3), leaf(3)
+    a, b = compiled(lambda x, k: (x.exp().sum(), (x * k).sin().sum()))(x, k)
+    a.backward()
+    b.backward()
+    return x.grad, k.grad
+
+
+@scenario
+def what_one_result_alone_saved_is_written(compiled: Compile) -> Any:
+    x, k = leaf(3), torch.ones(3)
+    _, b = compiled(lambda x, k: (x * k, x + 1))(x, k)
+    k.zero_()
+    b.sum().backward()
+    return x.grad
+
+
+@scenario
+def state_is_detached_inside(compiled: Compile) -> Any:
+    step = compiled(lambda x, h: (x * h.detach()).tanh())
+    x = leaf(3)
+    h = x * 1
+    for _ in range(3):
+        h = step(x, h) * x
+        h.sum().backward()
+    return x.grad
+
+
+@scenario
+def hooks_of_arguments_run_once(compiled: Compile) -> Any:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        x.register_hook(lambda g: g * 2)
+        h = x * x
+        h.register_hook(lambda g: g * 3)
+        return h, h.sin()
+
+    x = leaf(3)
+    _, k = compiled(f)(x)
+    first = torch.autograd.grad(k.sum(), x, create_graph=True)
+    return first, torch.autograd.grad(first[0].sum(), x)
+
+
+@scenario
+def autocast_ends_before_the_gradient(compiled: Compile) -> Any:
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 3)
+    run = compiled(lambda x: layer(x).tanh().sum())
+    x = leaf(2, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = run(x)
+    (slope,) = torch.autograd.grad(loss, x, create_graph=True)
+    return slope, torch.autograd.grad(slope.sum(), x)
+
+
+@scenario
+def a_backward_raises_its_own_error(compiled: Compile) -> Any:
+    class Raising(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+            raise ValueError("boom")
+
+    return error_of(compiled(lambda x: Raising.apply(x).sum())(leaf(3)).backward)
+
+
+@scenario
+def a_backward_writes_a_buffer(compiled: Compile) -> Any:
+    buffer = torch.zeros(3)
+
+    class Counting(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+            buffer.add_(gradient)
+            return gradient * 2
+
+    x = leaf(3)
+    loss = compiled(lambda x: Counting.apply(x).sum())(x)
+    before = buffer.clone()
+    loss.backward()
+    return before, buffer, x.grad
+
+
+@scenario
+def recurrent_modules_are_trained(compiled: Compile) -> Any:
+    def trained(module: nn.Module) -> Any:
+        run = compiled(module)
+        for _ in range(2):
+            run(leaf(4, 2, 3))[0].sum().backward()
+        return [p.grad for p in module.parameters()]
+
+    torch.manual_seed(0)
+    return [trained(kind(3, 4)) for kind in (nn.LSTM, nn.GRU, nn.RNN)]
+
+
+@scenario
+def inference_mode_has_no_gradients(compiled: Compile) -> Any:
+    torch.manual_seed(0)
+    run = compiled(nn.Linear(3, 2))
+    with torch.inference_mode():
+        quiet = run(torch.ones(1, 3))
+    return quiet.is_inference(), quiet.tolist(), run(torch.ones(1, 3)).requires_grad
+
+
+@scenario
+def anomalies_are_looked_for(compiled: Compile) -> Any:
+    x = leaf(3)
+    with torch.autograd.detect_anomaly():
+        compiled(lambda x: (x * 2).sum())(x).backward()
+    return x.grad
+
+
+@scenario
+def a_view_of_what_is_detached(compiled: Compile) -> Any:
+    def f(x: Tensor) -> Tensor:
+        h = x * 2
+        v = h.view(-1)
+        h.detach_()
+        return v
+
+    x = leaf(2, 2)
+    v = compiled(f)(x)
+    return v.requires_grad, torch.autograd.grad(v.sum(), x)
+
+
+@scenario
+def an_alias_becomes_a_leaf(compiled: Compile) -> Any:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        z = x.detach().requires_grad_()
+        return z * 2, z
+
+    y, z = compiled(f)(torch.ones(2))
+    y.sum().backward()
+    return z.grad, z.is_leaf
+
+
+@scenario
+def a_written_argument_depends_on_a_result(compiled: Compile) -> Any:
+    def f(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        h = a.sin()
+        b.add_(h)
+        return h, b.cos()
+
+    a, b = leaf(3), leaf(3) * 1
+    h, k = compiled(f)(a, b)
+    return torch.autograd.grad(k.sum(), (b, h, a), retain_graph=True), torch.autograd.grad(b.sum(), h)

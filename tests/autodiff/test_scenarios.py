@@ -43,5 +43,9 @@ def test_it_ends_as_in_eager(scenario: Scenario, name: str) -> None:
     expected, found = plain(scenario(itself)), plain(scenario(system))
     assert len(expected) == len(found)
     for i, (a, b) in enumerate(zip(expected, found, strict=True)):
-        same = torch.allclose(a, b) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
+        same = (
+            torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+            if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+            else a == b
+        )
         assert same, f"observation {i}: eager {a}, compiled {b}"

@@ -108,7 +108,8 @@ def run_backward(
                 given = [(i, _shown(slot, recorder)) for i, slot in enumerate(slots) if pattern[i]]
             start = len(calls)
             tangents = [_tangent(fake, recorder, capture) for _, fake in given]
-            with stopped([*stops, *((edge.node, edge.output_nr) for edge in views_among(targets))]):
+            passed = [*stops, *((edge.node, edge.output_nr) for edge in views_among(targets))]
+            with torch.autograd.set_detect_anomaly(mode=False), stopped(passed):  # that would look into fakes for nan
                 gradients = _gradients([fake for _, fake in given], targets, tangents)
             regions = tuple(None if g is None else recorder.region(g) for g in gradients)
             segment = tuple(calls[start:])
@@ -199,7 +200,7 @@ def _tangent(fake: torch.Tensor, recorder: Recorder, capture: Capture) -> torch.
     """A new tensor that looks like ``fake``, without gaps and repeated elements."""
     region = recorder.region(fake)
     geometry = region.geometry
-    if not geometry.is_dense:
+    if not geometry.is_static or not geometry.is_dense:
         geometry = Geometry.contiguous(geometry.sizes)
     with without_modes():
         return fake_like(replace(region.physical, geometry=geometry), capture.fake_mode)

@@ -48,10 +48,15 @@ def gradient_of(capture: Capture, level: Level, pattern: Pattern) -> Gradient:
         slots = [_tensor(slot, places, capture, results) for slot in level.slots]
         given = [slot for slot, is_given in zip(slots, pattern, strict=True) if is_given]
         inputs = [_source(target, leaves, places, capture, results) for target in level.targets]
-        for tensor in (*slots, *inputs):
+        made = [x for target, x in zip(level.targets, inputs, strict=True) if isinstance(target.source, Slot)]
+        hooks = [(tensor, hook) for tensor in (*slots, *made) for hook in take_off_hooks(tensor)]
+        for tensor in inputs:
             take_off_hooks(tensor)  # they are on the tensors of the call, and run there
         with stopped([_edge(_source(target, leaves, places, capture, results)) for target in stops]):
-            return tuple(torch.autograd.grad(given, inputs, tangents, create_graph=True, allow_unused=True))
+            found = torch.autograd.grad(given, inputs, tangents, create_graph=True, allow_unused=True)
+        for tensor, hook in hooks:
+            tensor.register_hook(hook)  # type: ignore[no-untyped-call]  # for what is differentiated next
+        return tuple(found)
 
     return gradient
 

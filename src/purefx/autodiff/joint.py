@@ -13,7 +13,7 @@ from purefx.autodiff.partition import Partition, choose_saved, partition_functio
 from purefx.autodiff.targets import infer_targets
 from purefx.capture.captured import Capture
 from purefx.capture.recording import Effect, Storage
-from purefx.errors import GradientsRefused, UnsupportedOperator
+from purefx.errors import GradientsRefused, PurefxError, UnsupportedOperator
 from purefx.functional.backward import residual_outputs, rewrite_backward
 from purefx.functional.builder import Value
 from purefx.functional.rewrite import Rewriter
@@ -111,7 +111,9 @@ def _differentiate(capture: Capture, level: Level) -> None:
     for pattern in dict.fromkeys((everything, *alone)):
         try:
             level.found[pattern] = run_backward(capture, level.slots, level.targets, level.stops, pattern)
-        except RuntimeError as error:
+        except PurefxError:
+            raise
+        except Exception as error:  # the program's own, which eager raises in the backward
             level.raised[pattern] = error
         if everything in level.found:
             return

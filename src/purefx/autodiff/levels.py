@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node
 
 from purefx.autodiff.backward import Backward, Pattern, Place
 from purefx.autodiff.targets import Slot, Target
@@ -29,16 +30,18 @@ _BEGINNING: type = Beginning._backward_cls  # what a node of that function is
 class Level:
     """One node: gradients enter at ``slots`` and leave at ``targets``, of which the slots of earlier levels are some.
 
+    Nodes of one ``depth`` have nothing in common: differentiating one leaves what the others have saved.
     ``stops`` are the places of all slots of earlier levels.  ``found`` and ``backwards`` are its backwards so far, as
     recorded and as graphs, by which slots have a tangent; ``raised`` has what eager's backward raises.
     """
 
+    depth: int
     slots: tuple[Slot, ...]
     targets: tuple[Target, ...]
     stops: frozenset[Place]
     found: dict[Pattern, Backward] = field(default_factory=dict)
     backwards: dict[Pattern, FunctionalBackward] = field(default_factory=dict)
-    raised: dict[Pattern, RuntimeError] = field(default_factory=dict)
+    raised: dict[Pattern, Exception] = field(default_factory=dict)
 
 
 def infer_levels(
@@ -50,21 +53,52 @@ def infer_levels(
     """
     passed = {slot: _passed(slot, inputs) for slot in slots}
     depths = _depths(passed) if len(slots) > 1 and not single else dict.fromkeys(slots, 0)
-    written = {id(base_of(slot.fake)) for slot in slots if isinstance(slot.output, WrittenOutput)}
     levels: list[Level] = []
-    for depth in range(max(depths.values()) + 1):
-        mine = tuple(slot for slot in slots if depths[slot] == depth)
+    groups = _groups(depths, passed, targets, single=single)
+    for depth, mine in groups:
         earlier = [target for slot in slots if depths[slot] < depth for target in passed[slot]]
         stops = frozenset(target.place for target in earlier)
         met = _reached([target.place for slot in mine for target in passed[slot]], stops)
         wanted = tuple(target for target in targets if target.place in met)
         if stops:
+            writing = [s for s in slots if depths[s] < depth and isinstance(s.output, WrittenOutput)]
+            written = {id(base_of(slot.fake)) for slot in writing}
             sources = [target.source for target in wanted if isinstance(target.source, Input)]
             if _runs_functions(stops, wanted) or any(id(base_of(source.fake)) in written for source in sources):
                 return infer_levels(inputs, slots, targets, single=True)
             wanted = (*wanted, *{t.place: t for t in earlier if t.place in met}.values())
-        levels.append(Level(mine, wanted, stops))
+        levels.append(Level(depth, mine, wanted, stops))
     return tuple(levels)
+
+
+_MANY = 8
+"""More nodes than this of one depth are one: each costs a capture the forward once more."""
+
+
+def _groups(
+    depths: dict[Slot, int], passed: dict[Slot, list[Target]], targets: Sequence[Target], *, single: bool
+) -> list[tuple[int, tuple[Slot, ...]]]:
+    """The slots of each depth, apart where their histories have no node in common."""
+    ends = frozenset(t.place for t in targets) | frozenset(t.place for found in passed.values() for t in found)
+    found: list[tuple[int, tuple[Slot, ...]]] = []
+    for depth in range(max(depths.values()) + 1):
+        mine = [slot for slot in depths if depths[slot] == depth]
+        apart = [tuple(mine)] if single or len(mine) == 1 else _apart(mine, passed, ends)
+        found += [(depth, group) for group in (apart if len(apart) <= _MANY else [tuple(mine)])]
+    return found
+
+
+def _apart(slots: list[Slot], passed: dict[Slot, list[Target]], ends: frozenset[Place]) -> list[tuple[Slot, ...]]:
+    """``slots`` in groups: two are together if gradients from both come by one node."""
+    groups: list[tuple[set[Node], list[Slot]]] = []
+    for slot in slots:
+        own = [target.place for target in passed[slot]]
+        nodes = {node for node, _ in own} | {place[0] for place in _reached(own, ends - set(own)) if place not in ends}
+        together = [group for group in groups if group[0] & nodes]
+        groups = [group for group in groups if group not in together]
+        groups.append((nodes.union(*(n for n, _ in together)), [*(s for _, found in together for s in found), slot]))
+    order = {slot: i for i, slot in enumerate(slots)}
+    return sorted((tuple(sorted(found, key=order.__getitem__)) for _, found in groups), key=lambda g: order[g[0]])
 
 
 def _passed(slot: Slot, inputs: Sequence[Input]) -> list[Target]:

@@ -161,6 +161,7 @@ class _Recomputing:
         first = next((n for n in self._graph.nodes if n.op != "placeholder"), None)
         with self._graph.inserting_before(first):
             made = self._graph.placeholder(node.name)
+        made.target = made.name  # another node may have that name
         made.meta.update(node.meta)
         return self._note(node, made)
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.graph import GradientEdge, Node
 
-from purefx.analysis.gradients import begins, leaf_results
-from purefx.analysis.replay import Replay
+from purefx.analysis.gradients import begins, leaf_results, results_of
+from purefx.analysis.replay import Replay, Replayed
 from purefx.capture.captured import Capture, Input
-from purefx.capture.edges import edge_of
+from purefx.capture.edges import edge_of, is_begun
 from purefx.capture.recording import Region, Variable
 from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 
@@ -89,7 +89,8 @@ def _target_of(known: Input, inputs: Iterable[Input]) -> Target:
 
 
 def _leaf_results(capture: Capture, replay: Replay) -> Iterable[Target]:
-    for result, _ in leaf_results(capture, replay):
+    shared = [(r, how) for r, how in results_of(capture, replay) if isinstance(how, Replayed) and is_begun(r.fake)]
+    for result, _ in (*leaf_results(capture, replay), *shared):
         edge = edge_of(result.fake)
         assert edge is not None  # it requires grad
         yield Target(result.variable, edge, begins=True)

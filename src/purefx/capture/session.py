@@ -8,6 +8,7 @@ fakes; afterwards they are put back, whatever happened.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -38,7 +39,7 @@ from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Resu
 from purefx.capture.edges import edge_of, has_history_apart, is_leaf, take_off_hooks
 from purefx.capture.escapes import check_nothing_escaped
 from purefx.capture.fakes import FakeFactory
-from purefx.capture.global_state import Ambient, unchanged_globals
+from purefx.capture.global_state import Ambient, unchanged_globals, without_grad_dependent_kernels
 from purefx.capture.named_views import eager_names
 from purefx.capture.owners import find_owners
 from purefx.capture.recorder import KnownNumber, Recorder
@@ -179,7 +180,8 @@ class _Session:
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             names = eager_names(self._inputs.values(), self._recorder.recording)
-            with names, refusals(), quiet_fake_tensors(), self._fakes.mode, self._recorder:
+            kernels = without_grad_dependent_kernels()
+            with names, kernels, refusals(), quiet_fake_tensors(), self._fakes.mode, self._recorder:
                 return self._function(*args, **kwargs)
         except (RuntimeError, ValueError):
             self._recorder.histories.check_turned()
@@ -264,7 +266,13 @@ def _is_unchanged(value: Any, old: Any, fakes: dict[int, torch.Tensor]) -> bool:
         return True
     if not isinstance(value, list | tuple) or type(value) is not type(old) or len(value) != len(old):
         return False
-    return all(fakes.get(id(new), new) is fakes.get(id(before), before) for new, before in zip(value, old, strict=True))
+    pairs = [(_referent(new), _referent(before)) for new, before in zip(value, old, strict=True)]
+    return all(fakes.get(id(new), new) is fakes.get(id(before), before) for new, before in pairs)
+
+
+def _referent(x: Any) -> Any:
+    """What ``x`` refers to, if it is a weak reference: ``nn.LSTM`` keeps such to its weights."""
+    return x() if isinstance(x, weakref.ref) else x
 
 
 def _check_state(name: str, value: Any) -> None:

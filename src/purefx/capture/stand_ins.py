@@ -88,4 +88,4 @@ def check_arguments(before: list[Any], after: Any) -> None:
 def _restore(table: dict[Any, Any], old: dict[Any, Any]) -> None:
     if not isinstance(table, ListTable):
         table.clear()
-        table.update(old)
+    table.update(old)  # of a list, whose elements are put back by themselves, what the table says of it

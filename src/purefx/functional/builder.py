@@ -164,6 +164,7 @@ class Builder:
             else:
                 with self.graph.inserting_before(next(iter(self.graph.nodes))):
                     known = self.graph.placeholder(node.name)
+                known.target = known.name  # another node may have that name
                 known.meta.update(node.meta)
             if value is not None:
                 origin = value.origin if value.origin is not node else known

@@ -66,7 +66,7 @@ class Raised:
     """Values that cannot be differentiated together, and what eager's backward raises."""
 
     tangents: tuple[str, ...]
-    error: RuntimeError
+    error: Exception
 
     def __str__(self) -> str:
         return f"{' and '.join(self.tangents)}: {type(self.error).__name__}: {self.error}"

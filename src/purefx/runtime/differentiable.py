@@ -143,7 +143,7 @@ class Derivatives:
         if known is None:
             try:
                 known = self._derive(pattern)
-            except RuntimeError as error:
+            except Exception as error:
                 known = error
             self._known[pattern] = known
         if isinstance(known, Exception):

@@ -6,6 +6,8 @@ arg1.requires_grad_()
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import torch
 
 from purefx._torch import OpOverload
@@ -18,7 +20,7 @@ from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Input
 from purefx.capture.chance import random_state
 from purefx.capture.edges import is_bare_view, is_begun
-from purefx.capture.recording import DataAccess, Effect
+from purefx.capture.recording import DataAccess, Effect, Variable
 from purefx.errors import GradientsRefused
 from purefx.functional.roots import Root
 from purefx.functional.signature import (
@@ -42,7 +44,9 @@ def emit_history(scope: Scope) -> list[str]:
     before, after = _changes_of_leaves(scope)
     lines = [*_hooks(scope), *before, *_leaf_results(scope), *_aliases(scope)]
     if scope.joint is not None:
-        lines += _record(scope, scope.joint, 0)
+        lines += [
+            x for i, level in enumerate(scope.joint.levels) if not level.depth for x in _record(scope, scope.joint, i)
+        ]
     return _with_grad(scope, [*lines, *after])
 
 
@@ -51,9 +55,11 @@ def emit_later_levels(scope: Scope) -> list[str]:
     if scope.joint is None:
         return []
     lines = []
-    for i, level in enumerate(scope.joint.levels):
-        lines += _record(scope, scope.joint, i) if i else []
-        lines += [emit_seen(scope, slot.output) for slot in level.slots if isinstance(slot.output, WrittenOutput)]
+    for depth, together in groupby(enumerate(scope.joint.levels), key=lambda pair: pair[1].depth):
+        nodes = list(together)
+        lines += [line for i, _ in nodes for line in _record(scope, scope.joint, i)] if depth else []
+        slots = [slot for _, level in nodes for slot in level.slots]
+        lines += [emit_seen(scope, slot.output) for slot in slots if isinstance(slot.output, WrittenOutput)]
     return _with_grad(scope, lines)
 
 
@@ -143,11 +149,15 @@ def _aliases(scope: Scope) -> list[str]:
         return []
     slots = [slot for level in scope.joint.levels for slot in level.slots]
     wanted = {slot.output.variable for slot in slots if isinstance(slot.output, Alias)}
+    sources = [target.source for level in scope.joint.levels for target in level.targets]
+    leaves = [s for s in dict.fromkeys(sources) if isinstance(s, Variable) and s not in scope.variables]
+    wanted.update(leaves)
     for call in reversed(scope.replay.statements):
         if wanted & {o.variable for o in call.outputs}:
             scope.early.add(call)
             wanted |= {o.variable for o in call.operands}
-    return emit_calls(scope, [call for call in scope.replay.statements if call in scope.early])
+    lines = emit_calls(scope, [call for call in scope.replay.statements if call in scope.early])
+    return [*lines, *(f"{scope.variables[leaf]}.requires_grad_()" for leaf in leaves)]
 
 
 def _record(scope: Scope, joint: Joint, i: int) -> list[str]:
