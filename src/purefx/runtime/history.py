@@ -76,10 +76,10 @@ def emit_late_leaves(scope: Scope) -> list[str]:
         fake, name = result.fake, scope.result(how)
         if isinstance(how, Itself) or not fake.requires_grad:
             continue
-        lines += [f"{name}.register_hook({scope.speller.name('hook', hook)})" for hook in result.hooks]
         if is_begun(fake) and name not in begun:
             lines.append(f"{name}.requires_grad_()")
-        elif not is_bare_view(fake) and fake.retains_grad:
+        lines += [f"{name}.register_hook({scope.speller.name('hook', hook)})" for hook in result.hooks]
+        if not is_begun(fake) and not is_bare_view(fake) and fake.retains_grad:
             lines.append(f"{name}.retain_grad()")
     return _with_grad(scope, list(dict.fromkeys(lines)))
 
