@@ -83,7 +83,8 @@ def check_gradients(capture: Capture) -> None:
     for known in capture.inputs:
         if known.was_leaf and is_begun(known.fake) and known.fake.grad is not known.grad:
             raise _refusal(
-                f"the program sets the gradient of {known.name}", "use torch.autograd.grad inside, and return"
+                f"the program sets the gradient of {known.name}, as loss.backward() does",
+                "call backward() outside, or return what torch.autograd.grad gives",
             )
         if _is_begun_anew(known):
             raise _refusal(

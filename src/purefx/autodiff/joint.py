@@ -140,7 +140,7 @@ def derive(capture: Capture, replay: Replay, joint: Joint, level: Level, pattern
     if known is not None:
         return known
     if pattern in level.raised:
-        raise level.raised[pattern]
+        raise level.raised[pattern].with_traceback(None)
     backward = run_backward(capture, level.slots, level.targets, level.stops, pattern)
     rewriter = _rewriter(capture, replay)
     graph = rewrite_backward(rewriter, backward)

@@ -1,6 +1,6 @@
 """The node that a compiled call is in the graph of autograd, and the backward graphs that it runs.
 
-    (new_x, out) = record(derivatives, (new_x, out), Saved((w, out), (), ()), x, w)
+    (new_x, out) = record(derivatives[0], (new_x, out), Saved((w, out), leaves=leaves), x, w)
 
 Forward: what the graph has computed leaves the node as it is, with a history.  Backward: the pattern of the tangents
 picks the backward graph; a pattern that is new is differentiated then.
@@ -128,7 +128,7 @@ class Derivatives:
         self.present = present
         self._derive = derive
         self._differentiate = differentiate
-        self._known: dict[Pattern, BackwardGraph | Exception] = {}
+        self._known: dict[Pattern, BackwardGraph] = {}
         self._gradients: dict[Pattern, Gradient] = {}
 
     def gradient(self, pattern: Pattern) -> Gradient:
@@ -141,18 +141,8 @@ class Derivatives:
         """The backward graph of ``pattern``."""
         known = self._known.get(pattern)
         if known is None:
-            try:
-                known = self._derive(pattern)
-            except Exception as error:
-                known = error
-            self._known[pattern] = known
-        if isinstance(known, Exception):
-            raise known
+            known = self._known[pattern] = self._derive(pattern)
         return known
-
-    def add(self, pattern: Pattern, graph: BackwardGraph) -> None:
-        """Let ``graph`` be the backward graph of ``pattern``."""
-        self._known[pattern] = graph
 
 
 class CompiledFunction(torch.autograd.Function):
