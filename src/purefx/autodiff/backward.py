@@ -20,7 +20,7 @@ from purefx.analysis.gradients import has_own_history, results_of
 from purefx.analysis.replay import Replay
 from purefx.autodiff.targets import Alias, Slot, Target, views_among
 from purefx.capture.captured import Capture, Input
-from purefx.capture.edges import edge_of, is_leaf
+from purefx.capture.edges import edge_of, is_begun, is_leaf
 from purefx.capture.fakes import fake_like
 from purefx.capture.recorder import Recorder
 from purefx.capture.recording import Call, Recording, Region, Variable
@@ -77,6 +77,13 @@ def _is_left_alone(fake: torch.Tensor, replay: Replay) -> bool:
     base = None if fake.is_inference() else fake._base
     made = base is not None and variable_of(base) in {b.variable for b in replay.bases}
     return made and base is not None and edge_of(base) is None and edge_of(fake) is not None and not is_leaf(fake)
+
+
+def leaf_aliases(capture: Capture, replay: Replay) -> list[Variable]:
+    """The leaves that the program made of aliases of other tensors, and that the caller gets, or views of them."""
+    given = {*(i.variable for i in capture.inputs), *(b.variable for b in replay.bases)}
+    replayed = {o.variable for call in replay.statements for o in call.outputs} - given
+    return [variable for variable, fake in fakes_of(capture, replay).items() if variable in replayed and is_begun(fake)]
 
 
 def fakes_of(capture: Capture, replay: Replay) -> dict[Variable, torch.Tensor]:

@@ -13,14 +13,14 @@ import torch
 from purefx._torch import OpOverload
 from purefx.analysis.gradients import begins, is_detached, leaf_results, results_of
 from purefx.analysis.replay import Itself
-from purefx.autodiff.backward import fakes_of
+from purefx.autodiff.backward import fakes_of, leaf_aliases
 from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
 from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Input
 from purefx.capture.chance import random_state
 from purefx.capture.edges import is_bare_view, is_begun
-from purefx.capture.recording import DataAccess, Effect, Variable
+from purefx.capture.recording import DataAccess, Effect
 from purefx.errors import GradientsRefused
 from purefx.functional.roots import Root
 from purefx.functional.signature import (
@@ -145,12 +145,10 @@ def _hooks(scope: Scope) -> list[str]:
 
 def _aliases(scope: Scope) -> list[str]:
     """The statements that make results with a history of their own."""
-    if scope.joint is None:
-        return []
-    slots = [slot for level in scope.joint.levels for slot in level.slots]
+    levels = scope.joint.levels if scope.joint is not None else ()
+    slots = [slot for level in levels for slot in level.slots]
     wanted = {slot.output.variable for slot in slots if isinstance(slot.output, Alias)}
-    sources = [target.source for level in scope.joint.levels for target in level.targets]
-    leaves = [s for s in dict.fromkeys(sources) if isinstance(s, Variable) and s not in scope.variables]
+    leaves = leaf_aliases(scope.capture, scope.replay)
     wanted.update(leaves)
     for call in reversed(scope.replay.statements):
         if wanted & {o.variable for o in call.outputs}:
