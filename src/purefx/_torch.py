@@ -17,6 +17,8 @@ from functorch.compile import (  # type: ignore[import-untyped]  # public, and w
     min_cut_rematerialization_partition as min_cut_partition,
 )
 from torch._dynamo.source import ConstantSource  # names a size symbol; the symbol factory asks for a source
+from torch._functorch import eager_transforms  # knows whether a level of forward-mode AD is open
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack  # captures run outside of transforms
 from torch._ops import HigherOrderOperator, OpOverload  # the types of operators; no public spelling
 from torch._subclasses.fake_tensor import (  # fake tensors have no public constructor
     DataDependentOutputException,
@@ -26,7 +28,7 @@ from torch._subclasses.fake_tensor import (  # fake tensors have no public const
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     GuardOnDataDependentSymNode,
@@ -175,6 +177,39 @@ def outer_fake_mode(tensors: Sequence[torch.Tensor]) -> FakeTensorMode | None:
 def is_functorch_wrapped(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` belongs to a running functorch transform: its memory is that of what it wraps."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def is_transforming() -> bool:
+    """Whether a transform of torch.func runs, or a level of forward-mode AD is open."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+
+
+@contextmanager
+def outside_transforms() -> Iterator[None]:
+    """Leave the transforms of torch.func that run; operators see plain tensors again.
+
+    Within a level of forward-mode AD that the user has opened, ``torch.func.jvp`` opens none of its own, since PyTorch
+    has one level only; a counter of PyTorch's tells it that one is open.
+    """
+    opened = torch.autograd.forward_ad._current_level >= 0 and not eager_transforms.JVP_NESTING
+    with temporarily_clear_interpreter_stack():
+        eager_transforms.JVP_NESTING += opened
+        try:
+            yield
+        finally:
+            eager_transforms.JVP_NESTING -= opened
+
+
+def unwrap(tensor: torch.Tensor) -> tuple[torch.Tensor, int | None, int]:
+    """What a wrapper of a transform holds, the dimension of it that is the batch (None if none), and the level."""
+    functorch = torch._C._functorch
+    dim = functorch.maybe_get_bdim(tensor) if functorch.is_batchedtensor(tensor) else None
+    return functorch.get_unwrapped(tensor), dim, functorch.maybe_get_level(tensor)
+
+
+def is_traced_by_proxies() -> bool:
+    """Whether ``make_fx`` runs: compiled code would hide from it what it is to see."""
+    return get_proxy_mode() is not None
 
 
 def is_functional_wrapper(tensor: torch.Tensor) -> bool:

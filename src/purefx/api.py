@@ -9,13 +9,22 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import purefx.report.check as checking
-from purefx._torch import pytree, untraced
+from purefx._torch import is_transforming, pytree, untraced
 from purefx.autodiff.derived import Gradient
 from purefx.autodiff.partition import Partition, check_partition
 from purefx.capture.captured import name_of
+from purefx.capture.session import is_capturing
 from purefx.compilers import Backend, Compilers
 from purefx.errors import PurefxError
-from purefx.pipeline import Stages, build, build_without_backend, compile_graph, graph_module, run_stages
+from purefx.pipeline import (
+    Stages,
+    build,
+    build_without_backend,
+    compile_functional,
+    compile_graph,
+    graph_module,
+    run_stages,
+)
 from purefx.program import Program
 from purefx.report.check import CheckReport
 from purefx.report.conditions import find_failing
@@ -23,6 +32,8 @@ from purefx.report.explain import Explanation
 from purefx.report.explain import explain as explain_stages
 from purefx.runtime.leaves import leaves_of
 from purefx.runtime.wrapper import Wrapper
+from purefx.transforms.composer import Composer
+from purefx.transforms.graphs import Engine
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,6 +53,11 @@ def functionalize(function: Callable[P, R]) -> Callable[P, R]:
     @untraced
     @functools.wraps(function)
     def functionalized(*args: P.args, **kwargs: P.kwargs) -> R:
+        if is_capturing():
+            return function(*args, **kwargs)
+        if is_transforming():
+            composed: R = Composer(function, Engine(None, compile_functional))(args, kwargs)
+            return composed
         stages = run_stages(function, args, kwargs, dynamic=False)
         wrapper = build(stages, graph_module(stages).forward, GradientProgram)
         result: R = wrapper.run(pytree.tree_leaves((args, kwargs)))
@@ -100,6 +116,7 @@ class Compiled:
         self.specialisations: OrderedDict[int, tuple[Any, Wrapper]] = OrderedDict()
         self._captures = 0
         self._newest: tuple[Any, Stages, Wrapper] | None = None
+        self._composer = Composer(function, Engine(compilers, compile_functional))
 
     def __getattr__(self, name: str) -> Any:
         """What the function has: the parameters of a module, ``train()``, ``state_dict()``."""
@@ -117,6 +134,8 @@ class Compiled:
     @untraced
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function by the specialisation that fits, or capture one."""
+        if is_transforming() or is_capturing():
+            return self.function(*args, **kwargs) if is_capturing() else self._composer(args, kwargs)
         leaves, structure = leaves_of(args, kwargs)
         known = tuple(reversed(self.specialisations.items()))
         for place, (number, (expected, wrapper)) in enumerate(known):

@@ -68,6 +68,10 @@ class GradientsRefused(Refusal):
     """What the program, or its caller, does with gradients is not kept."""
 
 
+class TransformRefused(Refusal):
+    """A transform (vmap, grad, jvp) cannot be kept for this program, or for this call."""
+
+
 class UnsupportedTensor(Refusal):
     """A tensor whose memory is not strided: sparse, quantised, nested or opaque."""
 

@@ -194,7 +194,7 @@ def _code_of(function: Any) -> Any:
 
 
 def _is_users(function: types.FunctionType) -> bool:
-    return not (function.__module__ or "").startswith(("torch.", "transformers."))
+    return not (function.__module__ or "").startswith(("torch.", "transformers.", "purefx."))
 
 
 def _reached_directly(function: Any) -> Iterator[Binding]:

@@ -8,6 +8,7 @@ fakes; afterwards they are put back, whatever happened.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,6 +48,14 @@ from purefx.capture.recording import Operand, Recording
 from purefx.capture.stand_ins import Tables, check_arguments, fake_owners, fake_variables
 from purefx.capture.translation import refusals
 from purefx.errors import EscapedState, UnknownOutputType
+
+_running = threading.local()
+"""How many captures run in this thread: ``depth``."""
+
+
+def is_capturing() -> bool:
+    """Whether a capture runs in this thread: what is called now is a part of the captured program."""
+    return getattr(_running, "depth", 0) > 0
 
 
 def nothing_known(recording: Recording, operand: Operand) -> None:
@@ -181,12 +190,14 @@ class _Session:
         try:
             names = eager_names(self._inputs.values(), self._recorder.recording)
             kernels = without_grad_dependent_kernels()
+            _running.depth = getattr(_running, "depth", 0) + 1
             with names, kernels, refusals(), quiet_fake_tensors(), self._fakes.mode, self._recorder:
                 return self._function(*args, **kwargs)
         except (RuntimeError, ValueError):
             self._recorder.histories.check_turned()
             raise
         finally:
+            _running.depth -= 1
             self._put_back()
 
     def _put_back(self) -> None:

@@ -30,7 +30,20 @@ from purefx.runtime.spelling import spell_physical
 
 def emit_graph_call(scope: Scope) -> list[str]:
     """Statements that make the graph's inputs, run it and name its outputs."""
-    lines = [line for root in _roots(scope) for line in _emit_root(scope, root)]
+    lines = emit_roots(scope)
+    call = spell_graph_call(scope)
+    if call is None:
+        return lines
+    return [*lines, *_in_modes(scope, call), *_emit_detaching(scope), *_emit_cloning(scope)]
+
+
+def emit_roots(scope: Scope) -> list[str]:
+    """Statements that make the graph's inputs."""
+    return [line for root in _roots(scope) for line in _emit_root(scope, root)]
+
+
+def spell_graph_call(scope: Scope) -> str | None:
+    """The statement that runs the graph and names its outputs; None if there is nothing to run."""
     arguments = [_argument(scope, given) for given in scope.functional.inputs]
     for output in scope.functional.outputs:
         scope.outputs[output] = scope.unique(_output_name(scope, output), "out")
@@ -38,10 +51,9 @@ def emit_graph_call(scope: Scope) -> list[str]:
             scope.variables[output.variable] = scope.outputs[output]
     names = list(scope.outputs.values())
     if not names and all(node.op in ("placeholder", "output") for node in scope.functional.graph.nodes):
-        return lines
+        return None
     call = f"graph({', '.join(arguments)})"
-    lines += _in_modes(scope, f"({', '.join(names)},) = {call}" if names else call)
-    return [*lines, *_emit_detaching(scope), *_emit_cloning(scope)]
+    return f"({', '.join(names)},) = {call}" if names else call
 
 
 def _roots(scope: Scope) -> list[Root]:

@@ -62,11 +62,15 @@ def build_wrapper(
     ``derivatives`` are needed where autograd sees what the program does.
     """
     scope = Scope(capture, replay, functional, None if derivatives is None else derivatives[0])
-    source = "\n".join([*_matches(scope), "", "", *_run(scope), ""])
-    namespace = {**scope.speller.namespace, "graph": graph}
-    if derivatives is not None:
-        namespace["derivatives"] = derivatives[1]
-    file = f"<purefx {name_of(capture.function)} {next(_numbers)}>"
+    names = {"graph": graph} if derivatives is None else {"graph": graph, "derivatives": derivatives[1]}
+    return compile_wrapper(scope, _body(scope), names)
+
+
+def compile_wrapper(scope: Scope, body: list[str], names: dict[str, Any]) -> Wrapper:
+    """The wrapper whose ``run`` has the statements ``body`` after its prologue; ``names`` are known to it."""
+    source = "\n".join([*_matches(scope), "", "", *_run(scope, body), ""])
+    namespace = {**scope.speller.namespace, **names}
+    file = f"<purefx {name_of(scope.capture.function)} {next(_numbers)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), namespace)
     return Wrapper(namespace["matches"], namespace["run"], source)
@@ -89,9 +93,9 @@ def _matches(scope: Scope) -> list[str]:
     return [*lines, *indented([*early, *_read_symbols(scope)]), *_conjunction(relations or ["True"])]
 
 
-def _run(scope: Scope) -> list[str]:
-    """The function that runs the program: prologue, body, epilogue."""
-    lines = [
+def _body(scope: Scope) -> list[str]:
+    """Statements that run the program: the graph, then the epilogue."""
+    return [
         *emit_seed(scope),
         *emit_graph_call(scope),
         *emit_versions_of_outputs(scope),
@@ -108,6 +112,10 @@ def _run(scope: Scope) -> list[str]:
         *emit_rebinding(scope),
         *emit_return(scope),
     ]
+
+
+def _run(scope: Scope, body: list[str]) -> list[str]:
+    """The function that runs the program: prologue, then ``body``."""
     prologue = [
         *_unpack(scope),
         *spell_sources(scope.capture, scope.speller, scope.inputs),
@@ -118,7 +126,7 @@ def _run(scope: Scope) -> list[str]:
     return [
         "def run(leaves):",
         f'    """Runs {name} with the graph that was made for such arguments."""',
-        *indented([*prologue, *lines]),
+        *indented([*prologue, *body]),
     ]
 
 

@@ -30,7 +30,7 @@ def emit_seen(scope: Scope, output: WrittenOutput) -> str:
     chain = chain_between(shown.before.physical, output.region)
     assert chain is not None  # so the way was chosen
     name = f"{scope.inputs[shown.source]}{'._base' * shown.of_base}{spell_physical(shown.before)}"
-    return f"{_chained(scope, name, chain)}.copy_({scope.outputs[output]})"
+    return f"{chained(scope, name, chain)}.copy_({scope.outputs[output]})"
 
 
 def emit_write_back_resized(scope: Scope) -> list[str]:
@@ -42,7 +42,7 @@ def emit_write_back_resized(scope: Scope) -> list[str]:
         for known in shown if output.region.storage in resized else ():
             chain = chain_between(output.region, known.after)
             if chain is not None:
-                value = _chained(scope, scope.outputs[output], chain)
+                value = chained(scope, scope.outputs[output], chain)
                 lines.append(f"{scope.inputs[known]}{spell_physical(known.after)}.copy_({value})")
     return _block(scope, lines)
 
@@ -70,19 +70,19 @@ def _target(scope: Scope, root: Root, region: Region) -> str:
         chain = chain_between(member.before, region) if includes(member.before, region) else None
         if chain is not None:
             data = ".data" * (uncounted or member.tensor.is_inference())
-            return _chained(scope, f"{scope.inputs[member]}{data}{spell_physical(member.before)}", chain)
+            return chained(scope, f"{scope.inputs[member]}{data}{spell_physical(member.before)}", chain)
     data = ".data" * (uncounted or root.members[0].tensor.is_inference())
     name = f"{scope.roots[root]}{data}{spell_physical(root.region)}"
     chain = chain_between(root.region, region)
     if chain is not None:
-        return _chained(scope, name, chain)
+        return chained(scope, name, chain)
     literal, geometry = scope.speller.literal, region.geometry
     place = f"{scope.roots[root]}.storage_offset() + {literal(geometry.offset - root.region.geometry.offset)}"
     shape = f"{literal(tuple(geometry.sizes))}, {literal(tuple(geometry.strides))}"
     return f"{name}.as_strided({shape}, {place})"
 
 
-def _chained(scope: Scope, name: str, chain: Chain) -> str:
+def chained(scope: Scope, name: str, chain: Chain) -> str:
     """The views ``chain`` of ``name``."""
     literal = scope.speller.literal
     for step in chain:

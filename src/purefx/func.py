@@ -1,0 +1,101 @@
+"""The transforms of ``torch.func`` for functions that view and write: each makes the function functional first.
+
+    purefx.func.vmap(f)(xs)        torch.func.vmap(purefx.compile(f))(xs)
+
+Signatures and results are those of ``torch.func``.  A function is captured as a loop over examples would run it, once
+for each kind of arguments, so that whatever a loop can do in place is done under every transform; the errors that such
+a loop raises are raised.  What a transform cannot keep is refused with `purefx.errors.TransformRefused`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.func import functional_call
+
+from purefx.api import Compiled, compile
+
+__all__ = [
+    "functional_call",
+    "grad",
+    "grad_and_value",
+    "hessian",
+    "jacfwd",
+    "jacrev",
+    "jvp",
+    "linearize",
+    "vjp",
+    "vmap",
+]
+
+Function = Callable[..., Any]
+Argnums = int | tuple[int, ...]
+Dims = int | tuple[Any, ...]
+
+
+def _functional(function: Function) -> Function:
+    return function if isinstance(function, Compiled) else compile(function)
+
+
+def vmap(
+    func: Function,
+    in_dims: Dims = 0,
+    out_dims: Dims = 0,
+    randomness: str = "error",
+    *,
+    chunk_size: int | None = None,
+) -> Function:
+    """``func`` of each example of a batch, which is at ``in_dims`` of the arguments.
+
+    ``func`` may write to what it makes, whether that has a batch or not, and to arguments that have one: these are
+    written in place.  Raises TransformRefused if it writes something with a batch to an argument without.
+    """
+    return torch.func.vmap(_functional(func), in_dims, out_dims, randomness, chunk_size=chunk_size)
+
+
+def grad(func: Function, argnums: Argnums = 0, has_aux: bool = False) -> Function:  # noqa: FBT001, FBT002
+    """The gradient of ``func``, which returns a number, with respect to the arguments ``argnums``."""
+    return torch.func.grad(_functional(func), argnums, has_aux)
+
+
+def grad_and_value(func: Function, argnums: Argnums = 0, has_aux: bool = False) -> Function:  # noqa: FBT001, FBT002
+    """The gradient of ``func``, and what it returns."""
+    return torch.func.grad_and_value(_functional(func), argnums, has_aux)
+
+
+def vjp(func: Function, *primals: Any, has_aux: bool = False) -> Any:
+    """What ``func`` returns, and a function from cotangents to gradients; then the auxiliary output, if it has one."""
+    return torch.func.vjp(_functional(func), *primals, has_aux=has_aux)
+
+
+def jvp(func: Function, primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False) -> Any:
+    """What ``func`` returns, and its tangents; then the auxiliary output, if it has one."""
+    return torch.func.jvp(_functional(func), primals, tangents, strict=strict, has_aux=has_aux)
+
+
+def jacrev(func: Function, argnums: Argnums = 0, *, has_aux: bool = False, chunk_size: int | None = None) -> Function:
+    """The Jacobian of ``func``, row by row in reverse mode."""
+    return torch.func.jacrev(_functional(func), argnums, has_aux=has_aux, chunk_size=chunk_size)
+
+
+def jacfwd(
+    func: Function,
+    argnums: Argnums = 0,
+    has_aux: bool = False,  # noqa: FBT001, FBT002
+    *,
+    randomness: str = "error",
+) -> Function:
+    """The Jacobian of ``func``, column by column in forward mode."""
+    return torch.func.jacfwd(_functional(func), argnums, has_aux, randomness=randomness)
+
+
+def hessian(func: Function, argnums: Argnums = 0) -> Function:
+    """The second derivatives of ``func``: forward over reverse."""
+    return torch.func.hessian(_functional(func), argnums)
+
+
+def linearize(func: Function, *primals: Any) -> tuple[Any, Function]:
+    """What ``func`` returns at ``primals``, and its derivative there as a function of tangents."""
+    return torch.func.linearize(_functional(func), *primals)

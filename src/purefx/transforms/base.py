@@ -1,0 +1,180 @@
+"""The user's function as a program of plain tensors: it takes the memory that it reads and returns what it computes.
+
+    def f(x, w):           roots  (x, w)     outputs  new x, x * w
+        x.add_(1)
+        return x * w
+
+The honest run gives the function views of copies of the roots, in the places where it finds its tensors, and reads its
+writes off the copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from purefx._torch import pytree, resolve_op
+from purefx.analysis.replay import Fresh, Replay
+from purefx.capture.arguments import Held, Leaf, TableEntry
+from purefx.capture.captured import Capture, Input, TensorResult
+from purefx.capture.owners import find_owners
+from purefx.capture.recording import Region, Variable
+from purefx.capture.stand_ins import fake_owners
+from purefx.errors import TransformRefused
+from purefx.functional.regions import chain_between
+from purefx.functional.roots import Root
+from purefx.functional.signature import BaseOutput, Functional, NumberOutput, ResultOutput, RootInput, WrittenOutput
+from purefx.transforms.graphs import Engine, Graph, Tensors
+from purefx.transforms.programs import Program
+
+
+class Base(Program):
+    """The user's function as it was captured."""
+
+    def __init__(self, engine: Engine, name: str, capture: Capture, replay: Replay, functional: Functional) -> None:
+        self._capture = capture
+        self._functional = functional
+        self._roots = [_root(given) for given in functional.inputs]
+        regions = [_region(output) for output in functional.outputs]
+        inexact = [region.dtype.is_floating_point or region.dtype.is_complex for region in regions]
+        super().__init__(engine, name, len(self._roots), len(self._roots), inexact)
+        self._graph = Graph(capture, functional, tuple(range(self.arity)), tuple(range(len(inexact))))
+        self._owners = find_owners(capture.function, capture.flat.leaves)
+        self._rebound = [
+            (how.variable, rebinding)
+            for how, rebinding in zip(replay.rebound, capture.rebindings, strict=True)
+            if isinstance(how, Fresh)
+        ]
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether the function writes to what it is given."""
+        return any(isinstance(output, WrittenOutput) for output in self._functional.outputs)
+
+    def graph(self, inputs: Any) -> Graph:
+        """The graph of the call that was captured."""
+        return self._graph
+
+    def function(self, *inputs: torch.Tensor) -> Tensors:
+        """The function on views of ``inputs``, or of copies where it writes."""
+        memory = {root: _copy(x) if root.written else x for root, x in zip(self._roots, inputs, strict=True)}
+        for root in self._functional.roots:
+            memory.setdefault(root, _empty(root.region))
+        given = {known: _given(known, memory) for known in self._capture.inputs}
+        args, kwargs = self._arguments(given)
+        with self._put(given):
+            results = pytree.tree_leaves(self._capture.function(*args, **kwargs))
+            tensors = {
+                r.variable: x
+                for r, x in zip(self._capture.results, results, strict=True)
+                if isinstance(r, TensorResult)
+            }
+            tensors.update((variable, rebinding.table[rebinding.key]) for variable, rebinding in self._rebound)
+        return tuple(self._output(output, memory, tensors) for output in self._functional.outputs)
+
+    def _arguments(self, given: dict[Input, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        leaves = list(self._capture.flat.leaves)
+        for known, tensor in given.items():
+            for source in known.sources:
+                if isinstance(source, Leaf):
+                    leaves[source.index] = tensor
+        return self._capture.flat.whole(leaves)
+
+    @contextmanager
+    def _put(self, given: dict[Input, torch.Tensor]) -> Iterator[None]:
+        """Let the function find ``given`` where it finds its tensors."""
+        sources = [(source, tensor) for known, tensor in given.items() for source in known.sources]
+        bindings = [(s.binding, x) for s, x in sources if isinstance(s, Held) and s.binding is not None]
+        before = [binding.read() for binding, _ in bindings]
+        with fake_owners(self._owners, lambda tensor, _: tensor):
+            try:
+                for source, tensor in sources:
+                    if isinstance(source, TableEntry):
+                        source.table[source.key] = tensor
+                for binding, tensor in bindings:
+                    binding.bind(tensor)
+                yield
+            finally:
+                for (binding, _), x in zip(bindings, before, strict=True):
+                    binding.bind(x)
+
+    def _output(
+        self, output: Any, memory: dict[Root, torch.Tensor], tensors: dict[Variable, torch.Tensor]
+    ) -> torch.Tensor:
+        match output:
+            case WrittenOutput(root, region):
+                return _view(memory[root], root.region, region)
+            case ResultOutput(variable):
+                return tensors[variable]
+            case BaseOutput(variable):
+                return self._base(variable, tensors)
+            case _:
+                raise AssertionError("numbers are refused before")
+
+    def _base(self, variable: Variable, tensors: dict[Variable, torch.Tensor]) -> torch.Tensor:
+        """The tensor that several results are views of."""
+        if variable in tensors:
+            return tensors[variable]
+        for result in self._capture.results:
+            if isinstance(result, TensorResult) and result.region.storage is variable.first.storage:
+                base = tensors[result.variable]._base
+                if base is not None and tuple(base.shape) == tuple(variable.first.geometry.sizes):
+                    return base
+        raise TransformRefused(
+            "several results share memory, and autograd does not know the tensor that they are views of",
+            where=None,
+            remedy="return clones of them, or take the views outside of torch.no_grad()",
+        )
+
+
+def _root(given: Any) -> Root:
+    if isinstance(given, RootInput):
+        return given.root
+    raise _no_numbers()
+
+
+def _region(output: Any) -> Region:
+    if isinstance(output, NumberOutput):
+        raise _no_numbers()
+    region: Region = output.region
+    return region
+
+
+def _no_numbers() -> TransformRefused:
+    return TransformRefused(
+        "a program under a transform returns, or asks for, a number that depends on the values of tensors",
+        where=None,
+        remedy="return tensors, and compute with them (torch.where in the place of if)",
+    )
+
+
+def _copy(x: torch.Tensor) -> torch.Tensor:
+    """A copy that lies in memory as ``x`` does, so that the function takes the same views of it."""
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+
+
+def _empty(region: Region) -> torch.Tensor:
+    geometry = region.geometry
+    return torch.empty_strided(geometry.sizes, geometry.strides, dtype=region.dtype, device=region.storage.device)
+
+
+def _given(known: Input, memory: dict[Root, torch.Tensor]) -> torch.Tensor:
+    for root, tensor in memory.items():
+        if known in root.members:
+            return _view(tensor.view_as(tensor), root.region, known.before)
+    return _empty(known.before)
+
+
+def _view(base: torch.Tensor, shown: Region, wanted: Region) -> torch.Tensor:
+    """What ``base``, which stands for ``shown``, has at ``wanted``."""
+    chain = chain_between(shown, wanted)
+    if chain is None:
+        geometry = wanted.geometry
+        offset = base.storage_offset() + geometry.offset - shown.geometry.offset
+        return base.as_strided(geometry.sizes, geometry.strides, offset)
+    for step in chain:
+        base = resolve_op(step.op)(base, *step.arguments)
+    return base.conj() if wanted.conj != shown.conj else base

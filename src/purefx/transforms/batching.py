@@ -1,0 +1,186 @@
+"""A functional graph in a form that ``torch.func.vmap`` takes at any batch dimension and in any layout.
+
+    view(x, [6])                       reshape(x, [6])               x may lie otherwise in a batch than alone
+    as_strided(x, [3, 3], [1, 1], 0)   x.reshape(-1)[[0, 1, 2, 1, 2, 3, 2, 3, 4]].reshape(3, 3)
+
+A functional graph does not tell views from copies, so each view may be a copy.  What memory ``as_strided`` shows is
+known from the geometry that its operand has in the graph; it may show what the operand shows, and no more.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from purefx.errors import TransformRefused
+from purefx.functional.on_copies import OnCopies
+from purefx.functional.signature import FunctionalGraph
+from purefx.functional.verify import returned
+from purefx.layout import Geometry
+from purefx.operators import aten
+from purefx.transforms.levels import batch_levels
+
+
+def batchable(functional: FunctionalGraph, randomness: str) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """A function that runs the graph of ``functional`` on tensors that vmap has wrapped, with that ``randomness``."""
+
+    def run(*inputs: Any) -> tuple[torch.Tensor, ...]:
+        known: dict[fx.Node, Any] = {}
+        batch = next((x for x in inputs if isinstance(x, torch.Tensor) and batch_levels(x)), None)
+        like = batch if randomness == "different" else None
+        given = iter(inputs)
+        for node in functional.graph.nodes:
+            if node.op == "placeholder":
+                known[node] = next(given)
+            elif node.op == "get_attr":
+                known[node] = functional.constants[str(node.target)]
+            elif node.op == "call_function":
+                known[node] = _call(functional, node, known, like)
+        return tuple(known[node] for node in returned(functional.graph))
+
+    return run
+
+
+def _call(functional: FunctionalGraph, node: fx.Node, known: dict[fx.Node, Any], like: torch.Tensor | None) -> Any:
+    """What ``node`` computes; each example of ``like`` draws random numbers of its own, if that is given."""
+    given: Any = fx.map_arg((node.args, node.kwargs), known.__getitem__)
+    args, kwargs = given
+    target: Any = node.target
+    if target in _STRIDED:
+        base = functional.values[node.args[0]].geometry  # type: ignore[index]  # it is a node, and of a tensor
+        return _STRIDED[target](base, *args, **kwargs)
+    if target in _DRAWN:
+        return _draw(_DRAWN[target], like, *args, **kwargs)
+    if isinstance(target, OnCopies):
+        return _Loop.apply(target, *args)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
+    return _FREE.get(target, target)(*args, **kwargs)
+
+
+def _draw(op: Callable[..., Any], like: torch.Tensor | None, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """``op``, which fills a tensor with random numbers, on a new one like ``x``, whose elements do not matter."""
+    if like is None:
+        return op(torch.empty(x.shape, dtype=x.dtype, device=x.device), *args, **kwargs)
+    return op(like.new_empty(x.shape, dtype=x.dtype, device=x.device), *args, **kwargs)
+
+
+class _Loop(torch.autograd.Function):
+    """What no rule of vmap can do: one example after the other."""
+
+    @staticmethod
+    def forward(op: Callable[..., Any], *inputs: Any) -> tuple[torch.Tensor, ...]:
+        """The outputs of ``op``."""
+        return tuple(op(*inputs))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        """It has no gradients: those were taken before."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Sequence[int | None], op: Callable[..., Any], *inputs: Any) -> Any:
+        """The outputs for each example."""
+        dims = in_dims[1:]
+        rows = []
+        for i in range(info.batch_size):
+            row = [x if dim is None else x.select(dim, i) for x, dim in zip(inputs, dims, strict=True)]
+            rows.append(_Loop.apply(op, *row))  # type: ignore[no-untyped-call]  # PyTorch gives it no types
+        outputs = tuple(torch.stack(column) for column in zip(*rows, strict=True))
+        return outputs, (0,) * len(outputs)
+
+
+def _reshape(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    return x.reshape(tuple(sizes))
+
+
+def _view_dtype(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return x.contiguous().view(dtype)
+
+
+def _put(
+    x: torch.Tensor,
+    indices: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
+    accumulate: bool = False,  # noqa: FBT001, FBT002 - the operator's own signature
+) -> torch.Tensor:
+    """``index_put``; with a mask, and one value for all that it lets through, a choice."""
+    masks = [index for index in indices if index is not None and index.dtype == torch.bool]
+    if len(indices) == 1 and masks and values.numel() == 1 and not accumulate:
+        (mask,) = masks
+        mask = mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim()))
+        return torch.where(mask, values.reshape(()).to(x.dtype), x)
+    return x.index_put(tuple(indices), values, accumulate)
+
+
+def _strided(
+    base: Geometry, x: torch.Tensor, sizes: Sequence[int], strides: Sequence[int], offset: int | None = None
+) -> torch.Tensor:
+    """``as_strided`` as a choice of elements."""
+    index = _positions(base, sizes, strides, offset, "as_strided")
+    return x.reshape(-1)[index.reshape(-1)].reshape(tuple(sizes))
+
+
+def _strided_scatter(
+    base: Geometry,
+    x: torch.Tensor,
+    source: torch.Tensor,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    offset: int | None = None,
+) -> torch.Tensor:
+    index = _positions(base, sizes, strides, offset, "as_strided_scatter")
+    flat = x.reshape(-1).index_copy(0, index.reshape(-1), source.reshape(-1))
+    return flat.reshape(x.shape)
+
+
+def _positions(
+    base: Geometry, sizes: Sequence[int], strides: Sequence[int], offset: int | None, name: str
+) -> torch.Tensor:
+    """Which element of a tensor that lies as ``base`` each element of the asked geometry is."""
+    asked = Geometry(tuple(sizes), tuple(strides), base.offset if offset is None else offset)
+    places = torch.arange(max(base.span()[1], asked.span()[1], 1))
+    memory = torch.full_like(places, -1)
+    memory[places.as_strided(base.sizes, base.strides, base.offset).reshape(-1)] = torch.arange(base.numel)
+    found = memory.as_strided(asked.sizes, asked.strides, asked.offset).clone()
+    if (found < 0).any():
+        raise TransformRefused(
+            f"{name} under vmap would show memory that its operand does not show: asked for {asked}, of {base}",
+            where=None,
+            remedy="use select, slice, unfold or expand, or as_strided of the tensor that has that memory",
+        )
+    return found
+
+
+_STRIDED: dict[Any, Callable[..., torch.Tensor]] = {
+    aten.as_strided.default: _strided,
+    aten.as_strided_scatter.default: _strided_scatter,
+}
+"""Operators whose meaning depends on how their operand lies in memory."""
+
+_FREE: dict[Any, Callable[..., Any]] = {
+    aten.view.default: _reshape,
+    aten._unsafe_view.default: _reshape,
+    aten.view.dtype: _view_dtype,
+    aten.view_as_complex.default: lambda x: aten.view_as_complex.default(x.contiguous()),
+    aten.view_as_real.default: lambda x: aten.view_as_real.default(x.resolve_conj()),
+    aten.index_put.default: _put,
+    operator.getitem: operator.getitem,
+}
+"""Operators that vmap refuses in some layouts, or that it has no rule for, as others."""
+
+_DRAWN: dict[Any, Callable[..., Any]] = {
+    aten.bernoulli.p: aten.bernoulli_.float,
+    aten.bernoulli.Tensor: aten.bernoulli_.Tensor,
+    aten.normal_functional.default: aten.normal_.default,
+    aten.uniform.default: aten.uniform_.default,
+    aten.random.default: aten.random_.default,
+    aten.random.to: aten.random_.to,
+    getattr(aten.random, "from"): getattr(aten.random_, "from"),
+    aten.exponential.default: aten.exponential_.default,
+    aten.log_normal.default: aten.log_normal_.default,
+    aten.geometric.default: aten.geometric_.default,
+    aten.cauchy.default: aten.cauchy_.default,
+}
+"""Operators that draw numbers for a tensor, and what fills one with them: vmap has rules for those."""

@@ -1,0 +1,155 @@
+"""A function under running transforms: captured as one example of it, then run by programs that transforms go through.
+
+    vmap(compiled)(xs)      the example: xs[0]      captured: compiled's function of it
+                            the call: a `Node` of the captured program, which vmap asks for its batched form
+
+What the program writes is written back to the wrapped tensors, and what shares memory is made of them again by the
+program's own views, so that the transforms see that as they do in eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from purefx._torch import outside_transforms, pytree
+from purefx.analysis.replay import infer_replay
+from purefx.capture.arguments import Source
+from purefx.capture.captured import name_of
+from purefx.capture.owners import find_owners
+from purefx.capture.session import capture
+from purefx.capture.stand_ins import fake_owners, fake_variables
+from purefx.errors import SourceLine, TransformRefused
+from purefx.functional.known import find_number
+from purefx.functional.regions import chain_between
+from purefx.functional.rewrite import functionalize
+from purefx.functional.signature import BaseOutput, Functional, ResultOutput, WrittenOutput
+from purefx.runtime.body import emit_roots, spell_graph_call
+from purefx.runtime.epilogue import emit_rebinding, emit_return, emit_statements
+from purefx.runtime.leaves import leaves_of
+from purefx.runtime.scope import Scope
+from purefx.runtime.wrapper import Wrapper, compile_wrapper
+from purefx.runtime.write_back import chained
+from purefx.transforms.base import Base
+from purefx.transforms.graphs import Engine
+from purefx.transforms.levels import Examples, batch_levels
+from purefx.transforms.node import call
+
+
+class Composer:
+    """The specialisations of one function for calls under transforms."""
+
+    def __init__(self, function: Callable[..., Any], engine: Engine) -> None:
+        self.function = function
+        self.engine = engine
+        self.specialisations: list[tuple[Any, Wrapper, Base]] = []
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function, by the specialisation that fits the examples of the arguments."""
+        leaves, structure = leaves_of(args, kwargs)
+        examples = Examples()
+        with outside_transforms(), self._in_place(examples, leaves):
+            seen = [examples.of(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+            wrapper, base = self._find(seen, structure, args, kwargs)
+        if base.is_writing:
+            examples.check_apart()
+        return wrapper.run(leaves)
+
+    def _find(self, leaves: list[Any], structure: Any, args: Any, kwargs: Any) -> tuple[Wrapper, Base]:
+        for expected, wrapper, base in reversed(self.specialisations):
+            if structure == expected and wrapper.matches(leaves):
+                return wrapper, base
+        args, kwargs = _whole(args, kwargs, leaves)
+        made = self._specialise(args, kwargs)
+        self.specialisations.append((structure, *made))
+        return made
+
+    def _specialise(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Wrapper, Base]:
+        captured = capture(self.function, args, kwargs, known=find_number)
+        replay = infer_replay(captured)
+        functional = functionalize(captured, replay)
+        base = Base(self.engine, name_of(self.function), captured, replay, functional)
+        scope = Scope(captured, replay, _without_views(functional))
+        return compile_wrapper(scope, _body(scope), {"graph": lambda *inputs: call(base, inputs)}), base
+
+    @contextmanager
+    def _in_place(self, examples: Examples, leaves: Sequence[Any]) -> Iterator[None]:
+        """Examples in the place of wrapped tensors that the function reaches by itself."""
+
+        def example(tensor: torch.Tensor, source: Source) -> torch.Tensor:
+            return examples.of(tensor)
+
+        owners = find_owners(self.function, tuple(leaves))
+        with fake_variables(self.function, example), fake_owners(owners, example):
+            yield
+
+
+def _whole(args: Any, kwargs: Any, leaves: list[Any]) -> Any:
+    """The arguments with ``leaves`` in the place of theirs."""
+    return pytree.tree_unflatten(leaves, pytree.tree_structure((args, kwargs)))
+
+
+def _without_views(functional: Functional) -> Functional:
+    """``functional``, whose outputs are results of a node, views of nothing that anybody has."""
+    outputs = [replace(o, is_view=False) if isinstance(o, ResultOutput | BaseOutput) else o for o in functional.outputs]
+    return replace(functional, outputs=tuple(outputs))
+
+
+def _body(scope: Scope) -> list[str]:
+    """The statements that run a program on wrapped tensors."""
+    roots = emit_roots(scope)
+    graph = spell_graph_call(scope)
+    return [
+        *roots,
+        *([] if graph is None else [graph]),
+        *_write_back(scope),
+        *emit_statements(scope),
+        *emit_rebinding(scope),
+        *emit_return(scope),
+    ]
+
+
+def _write_back(scope: Scope) -> list[str]:
+    """Writes of new values, once all of them are known to be possible."""
+    written = [o for o in scope.functional.outputs if isinstance(o, WrittenOutput)]
+    check, writes = scope.speller.name("check_batch", check_batch), []
+    checks = []
+    for output in written:
+        chain = chain_between(output.root.region, output.region)
+        if chain is None:
+            raise TransformRefused(
+                f"a write to {_names(output)} under a transform, to elements that no view shows",
+                where=_line(scope, output),
+                remedy="write to a clone, and return it",
+            )
+        target, value = chained(scope, scope.roots[output.root], chain), scope.outputs[output]
+        line = scope.speller.name("line", _line(scope, output))
+        checks.append(f"{check}({scope.roots[output.root]}, {value}, {_names(output)!r}, {line})")
+        writes.append(f"{target}.copy_({value})")
+    return [*checks, *writes]
+
+
+def _names(output: WrittenOutput) -> str:
+    return " and ".join(member.name for member in output.root.members)
+
+
+def _line(scope: Scope, output: WrittenOutput) -> SourceLine | None:
+    """Where the program last wrote to the memory of ``output``."""
+    storage = output.root.region.storage
+    calls = [c for c in scope.capture.recording if any(o.region.storage is storage for o in c.written)]
+    return calls[-1].where if calls else None
+
+
+def check_batch(target: torch.Tensor, value: torch.Tensor, name: str, where: SourceLine | None) -> None:
+    """Raise TransformRefused if ``value`` has a batch that ``target`` has not: there is no room for it."""
+    if batch_levels(value) <= batch_levels(target):
+        return
+    raise TransformRefused(
+        f"under vmap {name} has no batch dimension, and what the program writes to it has one",
+        where=where,
+        remedy="give it a batch by in_dims, or write to a clone of it and return that",
+    )

@@ -1,0 +1,217 @@
+"""The functional graph of a function of tensors at given geometries, its parts for reverse mode, and what runs them.
+
+capture_values(function, examples)  ->  Graph        what the function returns, each value as one of its own
+split(graph, ...)                   ->  Split        forward with residuals, and backward from them
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from purefx._torch import is_traced_by_proxies
+from purefx.analysis.replay import Fresh, Replay
+from purefx.capture.arguments import Held, Leaf
+from purefx.capture.captured import Capture, TensorResult
+from purefx.capture.fakes import fake_like
+from purefx.capture.session import capture
+from purefx.compilers import Backend, Compilers
+from purefx.errors import TransformRefused
+from purefx.functional.builder import Value
+from purefx.functional.known import find_number
+from purefx.functional.rewrite import functionalize
+from purefx.functional.signature import (
+    BaseOutput,
+    FunctionalGraph,
+    GraphInput,
+    GraphOutput,
+    ResidualInput,
+    ResidualOutput,
+    ResultOutput,
+    RootInput,
+    WrittenOutput,
+)
+from purefx.functional.verify import returned
+from purefx.runtime.runner import build_runner
+from purefx.transforms.batching import batchable
+
+Tensors = tuple[torch.Tensor, ...]
+Compile = Callable[[Capture, FunctionalGraph, Backend], Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A functional graph as a function of a program's inputs.
+
+    ``takes`` says of each graph input which of the program's inputs it is, or which tensor; ``gives`` of each of the
+    program's outputs which graph output.
+    """
+
+    capture: Capture
+    functional: FunctionalGraph
+    takes: tuple[int | torch.Tensor, ...]
+    gives: tuple[int, ...]
+
+    def calling(self, run: Callable[..., Any]) -> Callable[..., Tensors]:
+        """``run``, a callable with the signature of the graph, as a function of the program's inputs."""
+
+        def call(*inputs: torch.Tensor) -> Tensors:
+            outputs = run(*[inputs[x] if isinstance(x, int) else x for x in self.takes])
+            return tuple(outputs[i] for i in self.gives)
+
+        return call
+
+    def outputs_like(self) -> list[torch.Tensor]:
+        """Fakes that look like the program's outputs."""
+        outputs = [self.functional.outputs[i] for i in self.gives]
+        regions = [o.region for o in outputs if isinstance(o, WrittenOutput | ResultOutput | BaseOutput)]
+        return [fake_like(region, self.capture.fake_mode) for region in regions]
+
+    def batchable(self, randomness: str = "error") -> Callable[..., Tensors]:
+        """The graph as a function that vmap takes."""
+        return self.calling(batchable(self.functional, randomness))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """A graph of outputs and gradients in two: ``backward`` takes the residuals, then the program's inputs."""
+
+    forward: Graph
+    backward: Graph
+    residuals: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Engine:
+    """What makes callables of graphs, and counts what has run: ``runs`` has the programs by their names."""
+
+    compilers: Compilers | None
+    compile: Compile
+    runs: Counter[str] = field(default_factory=Counter)
+
+    def callable(self, name: str, graph: Graph, role: str = "inference") -> Callable[..., Tensors]:
+        """What runs ``graph``; inside ``make_fx`` the graph runs as it is, so that it is seen."""
+        run = seen = build_runner(graph.functional)
+        if self.compilers is not None:
+            run = self.compile(graph.capture, graph.functional, getattr(self.compilers, role))
+
+        def call(*inputs: torch.Tensor) -> Tensors:
+            self.runs[name] += 1
+            chosen = seen if is_traced_by_proxies() else run
+            with torch.no_grad():
+                return graph.calling(chosen)(*inputs)
+
+        return call
+
+
+def capture_values(function: Callable[..., Tensors], examples: Sequence[torch.Tensor]) -> Graph:
+    """The functional graph of ``function``: its outputs are values of their own, whatever they share in eager."""
+    captured = capture(function, tuple(examples), {}, known=find_number)
+    results = [_tensor(r) for r in captured.results]
+    hows = tuple(Fresh(r.variable, r.region) for r in results)
+    functional = functionalize(captured, Replay(hows, (), (), ()))
+    places = {(o.variable, o.region): i for i, o in enumerate(functional.outputs) if isinstance(o, ResultOutput)}
+    gives = tuple(places[r.variable, r.region] for r in results)
+    return Graph(captured, functional, tuple(map(_taken, functional.inputs)), gives)
+
+
+def _tensor(result: Any) -> TensorResult:
+    if not isinstance(result, TensorResult):
+        raise TransformRefused(
+            f"a program under a transform returns {result.value!r}, which depends on the values of tensors",
+            where=None,
+            remedy="return tensors",
+        )
+    return result
+
+
+def _taken(given: GraphInput) -> int | torch.Tensor:
+    source = given.root.base.sources[0] if isinstance(given, RootInput) and given.root.base is not None else None
+    if isinstance(source, Leaf):
+        return source.index
+    if isinstance(source, Held):
+        return source.tensor
+    raise TransformRefused(
+        "a program under a transform reads a number out of a tensor",
+        where=None,
+        remedy="compute with tensors (torch.where in the place of if)",
+    )
+
+
+def split(graph: Graph, inputs: int, outputs: int) -> Split:
+    """``graph``, whose first ``outputs`` outputs do not depend on its inputs from number ``inputs`` on, in two.
+
+    What does not depend on those inputs is computed forward; what of it the other part reads is a residual.
+    """
+    functional = graph.functional
+    given = dict(zip((n for n in functional.graph.nodes if n.op == "placeholder"), graph.takes, strict=True))
+    late = _depending(functional.graph, [n for n, x in given.items() if isinstance(x, int) and x >= inputs])
+    nodes = returned(functional.graph)
+    early, after = ([nodes[i] for i in part] for part in (graph.gives[:outputs], graph.gives[outputs:]))
+    read = [n for user in functional.graph.nodes if user in late and user.op != "output" for n in user.all_input_nodes]
+    crossing = [n for n in dict.fromkeys([*read, *after]) if n not in late and n.op not in ("placeholder", "get_attr")]
+    return Split(
+        _part(graph, given, [*early, *crossing], {}),
+        _part(graph, given, after, {node: i for i, node in enumerate(crossing)}),
+        len(crossing),
+    )
+
+
+def _depending(graph: fx.Graph, nodes: list[fx.Node]) -> set[fx.Node]:
+    found = set(nodes)
+    for node in graph.nodes:
+        if not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _part(
+    graph: Graph, given: dict[fx.Node, int | torch.Tensor], outputs: list[fx.Node], residuals: dict[fx.Node, int]
+) -> Graph:
+    """The part of ``graph`` that computes ``outputs`` from its inputs and from ``residuals``, which come first."""
+    functional, made = graph.functional, fx.Graph()
+    needed = _needed(outputs, residuals)
+    image: dict[fx.Node, fx.Node] = {}
+    records: list[GraphInput] = []
+    takes: list[int | torch.Tensor] = []
+    by_node = dict(zip(given, functional.inputs, strict=True))
+    for node, place in residuals.items():
+        image[node] = made.placeholder(node.name)
+        records.append(ResidualInput(node.name, functional.values[node]))
+        takes.append(place)
+    for node, x in given.items():
+        if node in needed and node not in residuals:
+            image[node] = made.placeholder(node.name)
+            records.append(by_node[node])
+            takes.append(x + len(residuals) if isinstance(x, int) else x)
+    for node in functional.graph.nodes:
+        if node in needed and node not in image:
+            image[node] = made.node_copy(node, image.__getitem__)
+    distinct = list(dict.fromkeys(outputs))
+    made.output(tuple(image[node] for node in distinct))
+    values = {image[n]: _moved(v, image[n], image.get(v.origin)) for n, v in functional.values.items() if n in image}
+    kept: tuple[GraphOutput, ...] = tuple(ResidualOutput(node.name) for node in distinct)
+    part = FunctionalGraph(made, functional.constants, tuple(records), kept, values, {})
+    return Graph(graph.capture, part, tuple(takes), tuple(distinct.index(node) for node in outputs))
+
+
+def _moved(value: Value, node: fx.Node, origin: fx.Node | None) -> Value:
+    """``value`` as that of ``node``, in a graph where its memory was made by ``origin``."""
+    return replace(value, node=node, origin=node if origin is None else origin)
+
+
+def _needed(outputs: list[fx.Node], residuals: dict[fx.Node, int]) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    waiting = list(outputs)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            if node not in residuals:
+                waiting += node.all_input_nodes
+    return found

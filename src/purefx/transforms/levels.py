@@ -1,0 +1,146 @@
+"""Tensors under running transforms, seen as a program sees them: one example, without levels.
+
+    vmap(f, in_dims=1)(x)      in f, x is a wrapper      its example: x.select(1, 0), a plain tensor
+
+An example has the geometry, the dtype and the sharing of memory that a Python loop over the batch would give to ``f``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import cast
+
+import torch
+
+from purefx._torch import is_functorch_wrapped, storage_key, unwrap
+from purefx.capture.recording import geometry_of
+from purefx.errors import TransformRefused
+from purefx.layout import Geometry, overlaps
+
+
+def wrappings(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, int | None, int]]:
+    """From the outermost wrapper of ``tensor`` inwards: what it holds, the batch dimension in that, the level."""
+    while is_functorch_wrapped(tensor):
+        held = unwrap(tensor)
+        yield held
+        tensor = held[0]
+
+
+def batch_levels(tensor: torch.Tensor) -> frozenset[int]:
+    """The levels of vmap that ``tensor`` has a batch dimension at."""
+    return frozenset(level for _, dim, level in wrappings(tensor) if dim is not None)
+
+
+def bottom(tensor: torch.Tensor) -> torch.Tensor:
+    """The plain tensor in all wrappers of ``tensor``."""
+    while is_functorch_wrapped(tensor):
+        tensor, _, _ = unwrap(tensor)
+    return tensor
+
+
+def tracks_gradients(tensor: torch.Tensor) -> bool:
+    """Whether a gradient in reverse mode may be asked for with respect to ``tensor``, at any level."""
+    return tensor.requires_grad or any(held.requires_grad for held, _, _ in wrappings(tensor))
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether neither a transform nor forward-mode AD has its hands on ``tensor``."""
+    return not is_functorch_wrapped(tensor) and _primal(tensor) is tensor
+
+
+def _primal(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` without its tangent in forward-mode AD; itself, if it has none."""
+    primal, tangent = torch.autograd.forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
+    return tensor if tangent is None else cast(torch.Tensor, primal)
+
+
+class Examples:
+    """The examples of the tensors of one call; the same tensor has the same example."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The example of ``tensor``: itself, if it is plain."""
+        known = self._known.get(id(tensor))
+        if known is None:
+            with torch.no_grad():
+                known = (tensor, tensor if is_plain(tensor) else _example(tensor).detach())
+            self._known[id(tensor)] = known
+        return known[1]
+
+    def check_apart(self) -> None:
+        """Raise TransformRefused where an example of one tensor may be part of another example of another."""
+        batched = [tensor for tensor, example in self._known.values() if tensor is not example and batch_levels(tensor)]
+        for a, b in combinations(batched, 2):
+            if storage_key(bottom(a)) == storage_key(bottom(b)) and not _correspond(a, b):
+                raise TransformRefused(
+                    "two tensors share memory, and an example of one overlaps another example of the other"
+                    f" (batched memory of size {list(bottom(a).shape)} and strides {list(bottom(a).stride())};"
+                    f" of size {list(bottom(b).shape)} and strides {list(bottom(b).stride())})",
+                    where=None,
+                    remedy="pass a clone of one of them",
+                )
+
+
+def _example(tensor: torch.Tensor) -> torch.Tensor:
+    if not is_functorch_wrapped(tensor):
+        return _primal(tensor)
+    held, dim, _ = unwrap(tensor)
+    inner = _example(held)
+    if dim is None:
+        return inner
+    if inner.shape[dim]:
+        return inner.select(dim, 0)
+    sizes, strides = ([n for d, n in enumerate(row) if d != dim] for row in (inner.shape, inner.stride()))
+    return inner.new_empty_strided(sizes, strides)
+
+
+Batch = dict[int, tuple[int, int]]
+"""By level, the size and the stride of a batch dimension."""
+
+
+def _batch(tensor: torch.Tensor) -> Batch:
+    """The batch dimensions in the memory of ``tensor``."""
+    found: Batch = {}
+    layers = [(dim, level) for _, dim, level in wrappings(tensor)]
+    sizes, strides = list(bottom(tensor).shape), list(bottom(tensor).stride())
+    for dim, level in reversed(layers):
+        if dim is not None:
+            found[level] = (sizes.pop(dim), strides.pop(dim))
+    return found
+
+
+def _correspond(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether no example of ``a`` shares an element with an example of ``b`` of another number."""
+    batch = _batch(a)
+    if batch != _batch(b):
+        return not _overlap(a, geometry_of(bottom(a)), b, geometry_of(bottom(b)))
+    return not any(
+        _overlap(first, _others(first, batch, level), second, _shifted(second, batch))
+        for level in batch
+        for first, second in ((a, b), (b, a))
+    )
+
+
+def _overlap(a: torch.Tensor, first: Geometry, b: torch.Tensor, second: Geometry) -> bool:
+    return overlaps(first, second, a.itemsize, b.itemsize)
+
+
+def _others(tensor: torch.Tensor, batch: Batch, level: int) -> Geometry:
+    """All examples that come after the first at ``level``, and at whatever distance from it at other levels."""
+    geometry = _shifted(tensor, batch)
+    sizes, strides, offset = list(geometry.sizes), list(geometry.strides), geometry.offset
+    for other, (size, stride) in batch.items():
+        sizes.append(size - 1 if other == level else 2 * size - 1)
+        strides.append(stride)
+        offset += stride if other == level else -(size - 1) * stride
+    return Geometry(tuple(sizes), tuple(strides), offset)
+
+
+def _shifted(tensor: torch.Tensor, batch: Batch) -> Geometry:
+    """The first example of ``tensor``, as if its memory began far enough up for examples of negative numbers."""
+    geometry = geometry_of(_example(tensor))
+    room = sum((size - 1) * stride for size, stride in batch.values())
+    return Geometry(geometry.sizes, geometry.strides, geometry.offset + room)

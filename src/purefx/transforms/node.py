@@ -1,0 +1,87 @@
+"""The call of a program, as PyTorch's transforms see it: one node with a rule for each of them.
+
+Under vmap the batched program runs, in forward mode the tangent's program too, in reverse mode the gradient's, each
+as a node again.  So transforms nest to any depth, and what runs at the bottom is a compiled graph on plain tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from purefx.transforms.levels import tracks_gradients
+from purefx.transforms.programs import Dims, Program, Residuals
+
+
+def call(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The outputs of ``program`` for ``inputs``, whatever transforms have wrapped those."""
+    return _apply(program, _residuals(inputs), inputs)
+
+
+def _apply(program: Program, residuals: Residuals, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    outputs: tuple[torch.Tensor, ...] = Node.apply(program, residuals, *inputs)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
+    return outputs
+
+
+def _residuals(inputs: Sequence[torch.Tensor]) -> Residuals:
+    wanted = [i for i, x in enumerate(inputs) if tracks_gradients(x)]
+    return Residuals(tuple(wanted) if torch.is_grad_enabled() else ())
+
+
+class Node(torch.autograd.Function):
+    """A call of a program."""
+
+    @staticmethod
+    def forward(program: Program, residuals: Residuals, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The outputs, computed by what was compiled."""
+        return program.run(residuals, inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        """Keep the inputs, and what the outputs look like."""
+        ctx.program, ctx.residuals, *tensors = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+        pairs = list(zip(output, ctx.program.inexact, strict=True))
+        ctx.mark_non_differentiable(*(x for x, inexact in pairs if not inexact))
+        ctx.like = [(x.shape, x.dtype, x.device) for x, inexact in pairs if inexact]
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
+        """The gradients of the inputs that need one."""
+        wrt = tuple(i for i, needed in enumerate(ctx.needs_input_grad[2:]) if needed)
+        found: list[torch.Tensor | None] = [None] * ctx.program.arity
+        given = [x for x, inexact in zip(cotangents, ctx.program.inexact, strict=True) if inexact]
+        if any(x is not None for x in given):
+            whole = [_zeros(*like) if x is None else x for x, like in zip(given, ctx.like, strict=True)]
+            gradients = _apply(ctx.program.vjp(wrt), ctx.residuals, (*ctx.saved_tensors, *whole))
+            for i, gradient in zip(wrt, gradients, strict=True):
+                found[i] = gradient
+        return None, None, *found
+
+    @staticmethod
+    def jvp(ctx: Any, _program: None, _residuals: None, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
+        """The tangents of the outputs."""
+        wrt = tuple(i for i, tangent in enumerate(tangents) if tangent is not None)
+        given = [tangent for tangent in tangents if tangent is not None]
+        found = iter(call(ctx.program.jvp(wrt), (*ctx.saved_tensors, *given)))
+        return tuple(next(found) if inexact else None for inexact in ctx.program.inexact)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Dims, program: Program, residuals: Residuals, *inputs: torch.Tensor) -> Any:
+        """The outputs of each example, with the batch first."""
+        dims = list(in_dims[2:])
+        tensors = list(inputs)
+        for i in range(program.given, program.arity):
+            x, dim = tensors[i], dims[i]
+            tensors[i] = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+            dims[i] = 0
+        outputs = _apply(program.vmap(tuple(dims), info.randomness), residuals, tensors)
+        return outputs, (0,) * len(outputs)
+
+
+def _zeros(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype, device=device)

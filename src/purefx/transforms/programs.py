@@ -1,0 +1,397 @@
+"""Programs of plain tensors and what transforms make of them: each is captured, compiled and run as one graph.
+
+    Vjp(p, wrt)      (inputs, cotangents) -> gradients
+    Joint(p, wrt)    (inputs, cotangents) -> outputs and gradients
+    Jvp(p, wrt)      (inputs, tangents)   -> tangents of the outputs
+    Vmap(p, dims)    p of each example of a batch
+
+A derivative is had by an honest run: PyTorch's ``vjp`` or ``jvp`` of the user's function, recorded on fakes.  A batch
+is had of a functional graph, where nothing is written or viewed that vmap would have to keep.  So each program has a
+normal form, vmap outermost: a derivative of a batch is the batch of the derivative, summed for what has no batch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+
+from purefx._torch import FakeTensorMode, outside_transforms, without_modes
+from purefx.transforms.graphs import Engine, Graph, Split, Tensors, capture_values, split
+
+Dims = tuple[int | None, ...]
+Wrt = tuple[int, ...]
+"""Positions among the inputs of a program."""
+
+Kind = tuple[Any, ...]
+"""What a graph is made for: the geometry, the dtype and the device of each input."""
+
+
+class Residuals:
+    """What one call keeps for its backward, if ``wrt`` names inputs whose gradients may be asked for."""
+
+    def __init__(self, wrt: Wrt = ()) -> None:
+        self.wrt = wrt
+        self.program: Program | None = None
+        self.backward: Program | None = None
+        self.tensors: Tensors = ()
+
+    def keep(self, program: Program, backward: Program, tensors: Tensors) -> None:
+        """Keep ``tensors``, from which ``backward`` computes the gradients of ``program``."""
+        self.program, self.backward, self.tensors = program, backward, tensors
+
+    def serve(self, program: Program | None, wrt: Wrt) -> bool:
+        """Whether they were kept for the gradients of ``program``."""
+        return program is not None and self.program is program and set(wrt) <= set(self.wrt)
+
+    def gradients(self, inputs: Sequence[torch.Tensor], wrt: Wrt, dims: Dims | None = None) -> Tensors:
+        """The gradients with respect to ``wrt``; of each of a batch of cotangents, if ``dims`` are given for those.
+
+        Those of a batched program are those of each example, with the batch first.
+        """
+        backward = self.backward
+        assert backward is not None  # they serve
+        if dims is not None:
+            backward = backward.vmap((*(None,) * len(self.tensors), *dims), "error")
+        found = backward.run(Residuals(), (*self.tensors, *inputs))
+        return tuple(found[self.wrt.index(i)] for i in wrt)
+
+
+class Program(ABC):
+    """A function from ``arity`` plain tensors to plain tensors.
+
+    ``inexact`` tells of each output whether it has a gradient: whether it is of floating point or complex.  The
+    geometry of the first ``given`` inputs is part of the program; the others are contiguous.
+    """
+
+    def __init__(self, engine: Engine, name: str, arity: int, given: int, inexact: Sequence[bool]) -> None:
+        self.engine = engine
+        self.name = name
+        self.arity = arity
+        self.given = given
+        self.inexact = tuple(inexact)
+        self._graphs: dict[Kind, Graph] = {}
+        self._compiled: dict[Kind, Callable[..., Tensors]] = {}
+        self._splits: dict[Kind, tuple[Callable[..., Tensors], Program]] = {}
+        self._derived: dict[Any, Program] = {}
+
+    wrt: Wrt = ()
+    """Of a derivative: with respect to what it is taken."""
+
+    @abstractmethod
+    def function(self, *inputs: torch.Tensor) -> Tensors:
+        """The program as PyTorch runs it."""
+
+    def forward_program(self) -> Program | None:
+        """The program whose residuals give what this one computes, if it computes gradients."""
+        return None
+
+    def finished(self, gradients: Tensors, depth: int = 0) -> Tensors:
+        """What this program returns, made of the gradients of each example; ``depth`` batches come first."""
+        raise AssertionError("asked of what computes gradients")
+
+    def collected(self, gradients: Tensors, wrt: Wrt, depth: int) -> Tensors:
+        """The gradients of this program, made of those of each example; ``depth`` batches come first."""
+        return gradients
+
+    def graph(self, inputs: Sequence[torch.Tensor]) -> Graph:
+        """The functional graph for inputs such as ``inputs``."""
+        kind = _kind(inputs)
+        if kind not in self._graphs:
+            self._graphs[kind] = self._captured(inputs)
+        return self._graphs[kind]
+
+    def run(self, residuals: Residuals, inputs: Sequence[torch.Tensor]) -> Tensors:
+        """The outputs, computed by compiled code; what the backward needs is kept in ``residuals`` if asked for."""
+        inputs = self._laid_out(inputs)
+        if residuals.serve(self.forward_program(), self.wrt):
+            return self.finished(residuals.gradients(inputs, self.wrt))
+        if not residuals.wrt or residuals.program is not None:
+            return self._run(inputs)
+        forward, backward = self._split(inputs, residuals.wrt)
+        outputs = forward(*inputs)
+        count = len(self.inexact)
+        residuals.keep(self, backward, tuple(x.detach() for x in outputs[count:]))
+        return outputs[:count]
+
+    def vjp(self, wrt: Wrt) -> Program:
+        """The gradients with respect to the inputs ``wrt``."""
+        return self._derive(("vjp", wrt), lambda: Vjp(self, wrt))
+
+    def joint(self, wrt: Wrt) -> Program:
+        """The outputs, then the gradients with respect to the inputs ``wrt``."""
+        return self._derive(("joint", wrt), lambda: Joint(self, wrt))
+
+    def jvp(self, wrt: Wrt) -> Program:
+        """The tangents of the outputs; the inputs ``wrt`` have tangents."""
+        return self._derive(("jvp", wrt), lambda: Jvp(self, wrt))
+
+    def vmap(self, dims: Dims, randomness: str) -> Program:
+        """The program of each example: ``dims`` says which dimension of each input is the batch."""
+        return self._derive(("vmap", dims, randomness), lambda: Vmap(self, dims, randomness))
+
+    def derivative(self, derived: Derivative, inputs: Sequence[torch.Tensor]) -> Graph:
+        """The graph of ``derived``, a derivative of this program."""
+        return capture_values(derived.function, _fakes(inputs))
+
+    def _derive(self, key: Any, make: Callable[[], Program]) -> Program:
+        if key not in self._derived:
+            self._derived[key] = make()
+        return self._derived[key]
+
+    def _captured(self, inputs: Sequence[torch.Tensor]) -> Graph:
+        return capture_values(self.function, _fakes(inputs))
+
+    def _laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        return (*inputs[: self.given], *(x.contiguous().resolve_conj().resolve_neg() for x in inputs[self.given :]))
+
+    def _run(self, inputs: Tensors) -> Tensors:
+        kind = _kind(inputs)
+        if kind not in self._compiled:
+            with outside_transforms(), without_modes():
+                self._compiled[kind] = self.engine.callable(self.name, self.graph(inputs))
+        return self._compiled[kind](*inputs)
+
+    def _split(self, inputs: Tensors, wrt: Wrt) -> tuple[Callable[..., Tensors], Program]:
+        """What runs the program and returns residuals too, and what computes the gradients from them."""
+        kind = (wrt, _kind(inputs))
+        if kind not in self._splits:
+            with outside_transforms(), without_modes():
+                outputs = self.graph(inputs).outputs_like()
+                cotangents = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in outputs]
+                cotangents = [x for x, inexact in zip(cotangents, self.inexact, strict=True) if inexact]
+                parts = split(self.joint(wrt).graph((*inputs, *cotangents)), self.arity, len(outputs))
+                forward = self.engine.callable(self.name, parts.forward, "forward")
+                self._splits[kind] = (forward, Backward(self.vjp(wrt), parts))
+        return self._splits[kind]
+
+
+class Derivative(Program):
+    """A derivative of ``of`` with respect to its inputs ``wrt``; it takes more after the inputs of ``of``."""
+
+    def __init__(self, of: Program, wrt: Wrt, arity: int, inexact: Sequence[bool]) -> None:
+        super().__init__(of.engine, f"{type(self).__name__.lower()}({of.name})", arity, of.given, inexact)
+        self.of = of
+        self.wrt = wrt
+
+    @abstractmethod
+    def of_program(self, program: Program) -> Program:
+        """The same derivative of ``program``."""
+
+    @abstractmethod
+    def batches(self, dims: Dims) -> tuple[Dims, Dims]:
+        """Where the batch is, if that of the inputs of ``of`` is at ``dims``: in the further inputs, in the outputs.
+
+        An output with None is summed over the batch.
+        """
+
+    def _captured(self, inputs: Sequence[torch.Tensor]) -> Graph:
+        return self.of.derivative(self, inputs)
+
+
+class Vjp(Derivative):
+    """The gradients of ``of``: from residuals if they were kept for it, else with the forward once more."""
+
+    def __init__(self, of: Program, wrt: Wrt) -> None:
+        super().__init__(of, wrt, of.arity + sum(of.inexact), (True,) * len(wrt))
+
+    def of_program(self, program: Program) -> Program:
+        """The gradients of ``program``."""
+        return program.vjp(self.wrt)
+
+    def batches(self, dims: Dims) -> tuple[Dims, Dims]:
+        """A gradient has the batch where its input has it."""
+        return (0,) * sum(self.of.inexact), tuple(dims[i] for i in self.wrt)
+
+    def function(self, *inputs: torch.Tensor) -> Tensors:
+        """PyTorch's gradients."""
+        return _differentiated(self.of, self.wrt, inputs)[1]
+
+    def forward_program(self) -> Program:
+        """What they are the gradients of."""
+        return self.of
+
+    def finished(self, gradients: Tensors, depth: int = 0) -> Tensors:
+        """The gradients, summed over batches that their inputs do not have."""
+        return self.of.collected(gradients, self.wrt, depth)
+
+
+class Joint(Derivative):
+    """The outputs of ``of``, and the gradients."""
+
+    def __init__(self, of: Program, wrt: Wrt) -> None:
+        super().__init__(of, wrt, of.arity + sum(of.inexact), (*of.inexact, *(True,) * len(wrt)))
+
+    def of_program(self, program: Program) -> Program:
+        """The outputs of ``program``, and the gradients."""
+        return program.joint(self.wrt)
+
+    def batches(self, dims: Dims) -> tuple[Dims, Dims]:
+        """Outputs have the batch first, and gradients too: they are those of each example."""
+        return (0,) * sum(self.of.inexact), (0,) * len(self.inexact)
+
+    def function(self, *inputs: torch.Tensor) -> Tensors:
+        """What PyTorch computes."""
+        outputs, gradients = _differentiated(self.of, self.wrt, inputs)
+        return (*outputs, *gradients)
+
+
+class Jvp(Derivative):
+    """The tangents of the inexact outputs of ``of``."""
+
+    def __init__(self, of: Program, wrt: Wrt) -> None:
+        super().__init__(of, wrt, of.arity + len(wrt), (True,) * sum(of.inexact))
+
+    def of_program(self, program: Program) -> Program:
+        """The tangents of ``program``."""
+        return program.jvp(self.wrt)
+
+    def batches(self, dims: Dims) -> tuple[Dims, Dims]:
+        """A tangent of an input has the batch where that has it, a tangent of an output has it first."""
+        return tuple(dims[i] for i in self.wrt), (0,) * len(self.inexact)
+
+    def function(self, *inputs: torch.Tensor) -> Tensors:
+        """PyTorch's tangents."""
+        own, tangents = inputs[: self.of.arity], inputs[self.of.arity :]
+
+        def inexact(*chosen: torch.Tensor) -> Tensors:
+            return _inexact(self.of, self.of.function(*_replaced(own, self.wrt, chosen)))
+
+        primals = tuple(_without_overlap(own[i]) for i in self.wrt)
+        found: Tensors = torch.func.jvp(inexact, primals, tangents)[1]
+        return found
+
+
+class Vmap(Program):
+    """``of`` for each example: the batch of each input is at ``dims``, that of each output is put at ``places``."""
+
+    def __init__(self, of: Program, dims: Dims, randomness: str, places: Dims | None = None) -> None:
+        super().__init__(of.engine, f"vmap({of.name})", of.arity, of.given, of.inexact)
+        self.of = of
+        self.wrt = of.wrt
+        self.dims = dims
+        self.randomness = randomness
+        self.places = (0,) * len(of.inexact) if places is None else places
+
+    def function(self, *inputs: torch.Tensor) -> Tensors:
+        """PyTorch's vmap of the graph of one example."""
+        return self._batched(inputs)(*inputs)
+
+    def run(self, residuals: Residuals, inputs: Sequence[torch.Tensor]) -> Tensors:
+        """The outputs; gradients for a batch of cotangents alone are had from the residuals of the one call."""
+        if self._of_cotangents and residuals.serve(self.of.forward_program(), self.wrt):
+            return self.of.finished(residuals.gradients(self._laid_out(inputs), self.wrt, self.dims), 1)
+        return super().run(residuals, inputs)
+
+    def forward_program(self) -> Program | None:
+        """The program of each example, if ``of`` computes gradients at each example."""
+        forward = self.of.forward_program()
+        return (
+            None
+            if forward is None or self._of_cotangents
+            else forward.vmap(self.dims[: forward.arity], self.randomness)
+        )
+
+    def finished(self, gradients: Tensors, depth: int = 0) -> Tensors:
+        """What ``of`` makes of the gradients of each example."""
+        return self.of.finished(gradients, depth + 1)
+
+    def collected(self, gradients: Tensors, wrt: Wrt, depth: int) -> Tensors:
+        """The gradients with their batch where their inputs have it; summed where those have none."""
+        inner = self.of.collected(gradients, wrt, depth + 1)
+        return tuple(_placed(x, self.dims[i], depth) for x, i in zip(inner, wrt, strict=True))
+
+    @property
+    def _of_cotangents(self) -> bool:
+        """Whether the batch is one of cotangents alone."""
+        forward = self.of.forward_program()
+        return forward is not None and all(dim is None for dim in self.dims[: forward.arity])
+
+    def derivative(self, derived: Derivative, inputs: Sequence[torch.Tensor]) -> Graph:
+        """The derivative of a batch: the batch of the derivative."""
+        added, places = derived.batches(self.dims)
+        return Vmap(derived.of_program(self.of), (*self.dims, *added), self.randomness, places).graph(inputs)
+
+    def _captured(self, inputs: Sequence[torch.Tensor]) -> Graph:
+        return capture_values(self._batched(inputs), _fakes(inputs))
+
+    def _batched(self, inputs: Sequence[torch.Tensor]) -> Callable[..., Tensors]:
+        examples = [x if dim is None else _first(x, dim) for x, dim in zip(_fakes(inputs), self.dims, strict=True)]
+        one = self.of.graph(examples).batchable(self.randomness)
+
+        def batched(*given: torch.Tensor) -> Tensors:
+            outputs = torch.func.vmap(one, in_dims=self.dims, randomness=self.randomness)(*given)
+            return tuple(map(_placed, outputs, self.places))
+
+        return batched
+
+
+class Backward(Program):
+    """The part of a `Joint` that computes gradients from residuals, which are its first inputs."""
+
+    def __init__(self, gradients: Program, parts: Split) -> None:
+        arity, given = parts.residuals + gradients.arity, parts.residuals + gradients.given
+        super().__init__(gradients.engine, gradients.name, arity, given, gradients.inexact)
+        self._graph = parts.backward
+
+    def function(self, *inputs: torch.Tensor) -> Tensors:
+        """The graph."""
+        return self._graph.batchable()(*inputs)
+
+    def graph(self, inputs: Sequence[torch.Tensor]) -> Graph:
+        """The graph, which was made for the very residuals that it gets."""
+        return self._graph
+
+
+def _differentiated(of: Program, wrt: Wrt, inputs: Tensors) -> tuple[Tensors, Tensors]:
+    """The outputs of ``of``, and the gradients for the cotangents that come after its inputs."""
+    own, cotangents = inputs[: of.arity], inputs[of.arity :]
+
+    def inexact(*chosen: torch.Tensor) -> tuple[Tensors, Tensors]:
+        outputs = of.function(*_replaced(own, wrt, chosen))
+        return _inexact(of, outputs), outputs
+
+    _, pull, outputs = cast(Any, torch.func.vjp(inexact, *(own[i] for i in wrt), has_aux=True))
+    return outputs, pull(cotangents)
+
+
+def _inexact(of: Program, outputs: Tensors) -> Tensors:
+    return tuple(x for x, inexact in zip(outputs, of.inexact, strict=True) if inexact)
+
+
+def _replaced(inputs: Tensors, wrt: Wrt, chosen: Tensors) -> Tensors:
+    replaced = list(inputs)
+    for i, x in zip(wrt, chosen, strict=True):
+        replaced[i] = x
+    return tuple(replaced)
+
+
+def _without_overlap(primal: torch.Tensor) -> torch.Tensor:
+    """``primal`` laid out so that a tangent can lie like it: PyTorch wants that, and no element twice."""
+    repeated = any(stride == 0 and size > 1 for size, stride in zip(primal.shape, primal.stride(), strict=True))
+    return primal.clone(memory_format=torch.contiguous_format) if repeated else primal
+
+
+def _first(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """A tensor like the examples of ``x``."""
+    if x.shape[dim]:
+        return x.select(dim, 0)
+    sizes, strides = ([n for d, n in enumerate(row) if d != dim] for row in (x.shape, x.stride()))
+    return x.new_empty_strided(sizes, strides)
+
+
+def _placed(x: torch.Tensor, place: int | None, depth: int = 0) -> torch.Tensor:
+    """``x`` with the batch that is its dimension ``depth`` put at ``place`` among those after; summed for None."""
+    return x.sum(depth) if place is None else x.movedim(depth, depth + place)
+
+
+def _kind(inputs: Sequence[torch.Tensor]) -> Kind:
+    return tuple((x.shape, x.stride(), x.dtype, x.device) for x in inputs)
+
+
+def _fakes(inputs: Sequence[torch.Tensor]) -> Tensors:
+    """Fakes like ``inputs``, each with memory of its own."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return tuple(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in inputs)
