@@ -184,6 +184,12 @@ def is_transforming() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
 
 
+def is_batching() -> bool:
+    """Whether one of the transforms that run is vmap."""
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    return any(level.key() == torch._C._functorch.TransformType.Vmap for level in stack)
+
+
 @contextmanager
 def outside_transforms() -> Iterator[None]:
     """Leave the transforms of torch.func that run; operators see plain tensors again.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import purefx.report.check as checking
-from purefx._torch import is_transforming, pytree, untraced
+from purefx._torch import is_batching, is_transforming, pytree, untraced
 from purefx.autodiff.derived import Gradient
 from purefx.autodiff.partition import Partition, check_partition
 from purefx.capture.captured import name_of
@@ -53,7 +53,7 @@ def functionalize(function: Callable[P, R]) -> Callable[P, R]:
     @untraced
     @functools.wraps(function)
     def functionalized(*args: P.args, **kwargs: P.kwargs) -> R:
-        if is_capturing():
+        if is_capturing() and not is_batching():
             return function(*args, **kwargs)
         if is_transforming():
             composed: R = Composer(function, Engine(None, compile_functional))(args, kwargs)
@@ -134,8 +134,10 @@ class Compiled:
     @untraced
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function by the specialisation that fits, or capture one."""
-        if is_transforming() or is_capturing():
-            return self.function(*args, **kwargs) if is_capturing() else self._composer(args, kwargs)
+        if is_capturing() and not is_batching():
+            return self.function(*args, **kwargs)
+        if is_transforming():
+            return self._composer(args, kwargs)
         leaves, structure = leaves_of(args, kwargs)
         known = tuple(reversed(self.specialisations.items()))
         for place, (number, (expected, wrapper)) in enumerate(known):

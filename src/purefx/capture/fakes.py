@@ -51,6 +51,7 @@ class FakeFactory:
         self._memories: dict[int, torch.UntypedStorage] = {}
         self._shapes: dict[Hashable, Geometry] = {}
         self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._own: set[int] = set()
         self._owners: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
     def make(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
@@ -58,7 +59,12 @@ class FakeFactory:
         known = self._made.get(id(tensor))
         if known is None:
             self._made[id(tensor)] = known = (tensor, self._new(tensor, name))
+            self._own.add(id(known[1]))
         return known[1]
+
+    def has_made(self, tensor: torch.Tensor) -> bool:
+        """Whether ``tensor`` is one of the fakes."""
+        return id(tensor) in self._own
 
     def made(self) -> Iterator[torch.Tensor]:
         """All fakes so far."""

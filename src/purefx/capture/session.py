@@ -172,7 +172,7 @@ class _Session:
         return made
 
     def _make(self, tensor: torch.Tensor, source: Source) -> torch.Tensor:
-        return self._input(tensor, source).fake
+        return tensor if self._fakes.has_made(tensor) else self._input(tensor, source).fake
 
     def _lift(self, tensor: torch.Tensor) -> torch.Tensor:
         """The fake of a tensor that the program reached by itself."""

@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 
-from purefx._torch import FakeTensor, pytree
+from purefx._torch import pytree
 from purefx.capture.arguments import Held, Source
 from purefx.capture.owners import ListTable, Owner, reached
 from purefx.errors import EscapedState
 
 MakeFake = Callable[[torch.Tensor, Source], torch.Tensor]
+"""Gives the fake of a tensor, which it may give to several names: the fake of a fake of its own is that one."""
+
 Tables = list[tuple[Owner, list[dict[Any, Any]]]]
 
 
@@ -29,7 +31,7 @@ def fake_variables(function: Callable[..., Any], make: MakeFake) -> Iterator[Non
     present = list(originals)
     try:
         for i, (binding, x) in enumerate(zip(bindings, originals, strict=True)):
-            if isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor):
+            if isinstance(x, torch.Tensor):
                 present[i] = make(x, Held(x, binding, binding.name))
                 binding.bind(present[i])
         yield
@@ -55,9 +57,7 @@ def fake_owners(owners: Sequence[Owner], make: MakeFake) -> Iterator[Tables]:
     try:
         for owner in owners:
             for entry in list(owner.entries()):
-                tensor = entry.table[entry.key]
-                if not isinstance(tensor, FakeTensor):
-                    entry.table[entry.key] = make(tensor, entry)
+                entry.table[entry.key] = make(entry.table[entry.key], entry)
         yield saved
         for elements, before in lists:
             if len(elements) != len(before):

@@ -115,19 +115,19 @@ class Base(Program):
                 raise AssertionError("numbers are refused before")
 
     def _base(self, variable: Variable, tensors: dict[Variable, torch.Tensor]) -> torch.Tensor:
-        """The tensor that several results are views of."""
+        """The tensor that several results are views of; where nobody has it, one made of them."""
         if variable in tensors:
             return tensors[variable]
-        for result in self._capture.results:
-            if isinstance(result, TensorResult) and result.region.storage is variable.first.storage:
-                base = tensors[result.variable]._base
-                if base is not None and tuple(base.shape) == tuple(variable.first.geometry.sizes):
-                    return base
-        raise TransformRefused(
-            "several results share memory, and autograd does not know the tensor that they are views of",
-            where=None,
-            remedy="return clones of them, or take the views outside of torch.no_grad()",
-        )
+        region = variable.first
+        views = [r for r in self._capture.results if isinstance(r, TensorResult) and r.region.storage is region.storage]
+        for result in views:
+            base = tensors[result.variable]._base
+            if base is not None and tuple(base.shape) == tuple(region.geometry.sizes):
+                return base
+        made = _empty(region).zero_()
+        for result in views:
+            _view(made, region, result.region).copy_(tensors[result.variable])
+        return made
 
 
 def _root(given: Any) -> Root:

@@ -14,7 +14,9 @@ from typing import cast
 import torch
 
 from purefx._torch import is_functorch_wrapped, storage_key, unwrap
+from purefx.capture.fakes import FakeFactory
 from purefx.capture.recording import geometry_of
+from purefx.capture.session import is_capturing
 from purefx.errors import TransformRefused
 from purefx.layout import Geometry, overlaps
 
@@ -56,19 +58,28 @@ def _primal(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Examples:
-    """The examples of the tensors of one call; the same tensor has the same example."""
+    """The examples of the tensors of one call; the same tensor has the same example.
+
+    Those of a call inside a capture are fakes of their own: the capture must find none of its tensors kept.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._fakes = FakeFactory((), dynamic=False) if is_capturing() else None
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The example of ``tensor``: itself, if it is plain."""
         known = self._known.get(id(tensor))
         if known is None:
-            with torch.no_grad():
-                known = (tensor, tensor if is_plain(tensor) else _example(tensor).detach())
-            self._known[id(tensor)] = known
+            known = self._known[id(tensor)] = (tensor, self._made(tensor))
+            self._known.setdefault(id(known[1]), (known[1], known[1]))
         return known[1]
+
+    def _made(self, tensor: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            if self._fakes is not None:
+                return self._fakes.make(_example(tensor).detach(), "an example")
+            return tensor if is_plain(tensor) else _example(tensor).detach()
 
     def check_apart(self) -> None:
         """Raise TransformRefused where an example of one tensor may be part of another example of another."""
