@@ -163,7 +163,7 @@ def _is_users_object(x: Any) -> bool:
 def reached(function: Callable[..., Any]) -> Iterator[Binding]:
     """The variables that ``function`` reaches: closure cells, and the globals that its code names.
 
-    Functions of the user's that are reached this way are searched too.
+    Functions that are reached this way are searched too; of those of a library (``torch.func.grad(f)``) the cells.
     """
     first = _code_of(function)
     waiting, seen = [first], {id(first)}
@@ -172,16 +172,20 @@ def reached(function: Callable[..., Any]) -> Iterator[Binding]:
             yield binding
             x = binding.read()
             inner = _code_of(x) if callable(x) else None
-            if isinstance(inner, types.FunctionType) and id(inner) not in seen and _is_users(inner):
+            if isinstance(inner, types.FunctionType) and id(inner) not in seen:
                 seen.add(id(inner))
                 waiting.append(inner)
 
 
 def _bare(function: Any) -> Any:
-    """``function`` out of its ``functools.partial``."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    """``function`` out of its ``functools.partial``, and out of what purefx has made of it."""
+    while isinstance(function, functools.partial) or _is_compiled(function):
+        function = function.func if isinstance(function, functools.partial) else function.__wrapped__
     return function
+
+
+def _is_compiled(function: Any) -> bool:
+    return type(function).__module__.startswith("purefx.") and hasattr(function, "__wrapped__")
 
 
 def _code_of(function: Any) -> Any:
@@ -194,7 +198,8 @@ def _code_of(function: Any) -> Any:
 
 
 def _is_users(function: types.FunctionType) -> bool:
-    return not (function.__module__ or "").startswith(("torch.", "transformers.", "purefx."))
+    module = function.__globals__.get("__name__") or ""  # __module__ is that of what a decorator wraps
+    return not module.startswith(("torch.", "transformers.", "purefx."))
 
 
 def _reached_directly(function: Any) -> Iterator[Binding]:
@@ -203,7 +208,7 @@ def _reached_directly(function: Any) -> Iterator[Binding]:
         return
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         yield Binding(name, cell)
-    for name in _global_names(code):
+    for name in _global_names(code) if _is_users(function) else ():
         if name in function.__globals__:
             yield Binding(name, function.__globals__)
 

@@ -72,6 +72,10 @@ Passed = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments and keyword arguments."""
 
 
+_SEE_STORAGE_SIZES = frozenset({aten._new_zeros_with_same_feature_meta.default, aten._has_same_storage_numel.default})
+"""What forward-mode AD asks about memory; fake tensors remember the answers by sizes and strides alone."""
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its __init_subclass__ untyped
     """Records every operator that runs under it.
 
@@ -192,7 +196,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             rehearse(func, *recorded)
         shown = shown_by_out(func, *given)
         try:
-            with running_fake_kernels([before.tensor for before in shown]) if shown else nullcontext():
+            uncached = given[0] if func in _SEE_STORAGE_SIZES else [before.tensor for before in shown]
+            with running_fake_kernels(uncached) if uncached else nullcontext():
                 result = func(*given[0], **given[1])
         except NEEDS_DATA:
             raise

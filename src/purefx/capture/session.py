@@ -19,6 +19,7 @@ import torch
 from purefx._torch import (
     FakeTensor,
     count_writes_together,
+    outside_transforms,
     pytree,
     quiet_fake_tensors,
     set_version,
@@ -180,7 +181,7 @@ class _Session:
         if known is None:
             if not tensor.is_inference():
                 self._versions.append((tensor, tensor._version))
-            with without_modes(), torch.no_grad():
+            with outside_transforms(), without_modes(), torch.no_grad():
                 self._held.append((tensor, tensor.detach()))
                 known = self._input(tensor, Held(tensor, None, f"a tensor of size {list(tensor.shape)} held outside"))
                 known.writes = -_version(known.fake)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -132,9 +132,9 @@ class Program(ABC):
         """The program of each example: ``dims`` says which dimension of each input is the batch."""
         return self._derive(("vmap", dims, randomness), lambda: Vmap(self, dims, randomness))
 
-    def derivative(self, derived: Derivative, inputs: Sequence[torch.Tensor]) -> Graph:
-        """The graph of ``derived``, a derivative of this program."""
-        return capture_values(derived.function, _fakes(inputs))
+    def normal(self) -> Program:
+        """The same program with vmap outermost."""
+        return self
 
     def _derive(self, key: Any, make: Callable[[], Program]) -> Program:
         if key not in self._derived:
@@ -181,14 +181,26 @@ class Derivative(Program):
         """The same derivative of ``program``."""
 
     @abstractmethod
-    def batches(self, dims: Dims) -> tuple[Dims, Dims]:
-        """Where the batch is, if that of the inputs of ``of`` is at ``dims``: in the further inputs, in the outputs.
+    def batches(self, dims: Dims, places: Dims) -> tuple[Dims, Dims]:
+        """Where the batch is in the further inputs, and in the outputs, if ``of`` has it at ``dims`` and ``places``.
 
-        An output with None is summed over the batch.
+        ``places`` are those of all outputs of ``of``.  An output with None is summed over the batch.
         """
 
+    def normal(self) -> Program:
+        """The derivative of a batch is the batch of the derivative."""
+        return self._derive("normal", self._normal)
+
+    def _normal(self) -> Program:
+        of = self.of.normal()
+        if not isinstance(of, Vmap):
+            return self
+        added, places = self.batches(of.dims, of.places)
+        return Vmap(self.of_program(of.of), (*of.dims, *added), of.randomness, places)
+
     def _captured(self, inputs: Sequence[torch.Tensor]) -> Graph:
-        return self.of.derivative(self, inputs)
+        normal = self.normal()
+        return super()._captured(inputs) if normal is self else normal.graph(inputs)
 
 
 class Vjp(Derivative):
@@ -201,9 +213,9 @@ class Vjp(Derivative):
         """The gradients of ``program``."""
         return program.vjp(self.wrt)
 
-    def batches(self, dims: Dims) -> tuple[Dims, Dims]:
-        """A gradient has the batch where its input has it."""
-        return (0,) * sum(self.of.inexact), tuple(dims[i] for i in self.wrt)
+    def batches(self, dims: Dims, places: Dims) -> tuple[Dims, Dims]:
+        """A gradient has the batch where its input has it, a cotangent where its output has it."""
+        return _inexact(self.of, places), tuple(dims[i] for i in self.wrt)
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """PyTorch's gradients."""
@@ -228,9 +240,9 @@ class Joint(Derivative):
         """The outputs of ``program``, and the gradients."""
         return program.joint(self.wrt)
 
-    def batches(self, dims: Dims) -> tuple[Dims, Dims]:
-        """Outputs have the batch first, and gradients too: they are those of each example."""
-        return (0,) * sum(self.of.inexact), (0,) * len(self.inexact)
+    def batches(self, dims: Dims, places: Dims) -> tuple[Dims, Dims]:
+        """Gradients have the batch first: they are those of each example."""
+        return _inexact(self.of, places), (*places, *(0,) * len(self.wrt))
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """What PyTorch computes."""
@@ -248,9 +260,9 @@ class Jvp(Derivative):
         """The tangents of ``program``."""
         return program.jvp(self.wrt)
 
-    def batches(self, dims: Dims) -> tuple[Dims, Dims]:
-        """A tangent of an input has the batch where that has it, a tangent of an output has it first."""
-        return tuple(dims[i] for i in self.wrt), (0,) * len(self.inexact)
+    def batches(self, dims: Dims, places: Dims) -> tuple[Dims, Dims]:
+        """A tangent has the batch where its input or output has it."""
+        return tuple(dims[i] for i in self.wrt), _inexact(self.of, places)
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """PyTorch's tangents."""
@@ -309,11 +321,6 @@ class Vmap(Program):
         forward = self.of.forward_program()
         return forward is not None and all(dim is None for dim in self.dims[: forward.arity])
 
-    def derivative(self, derived: Derivative, inputs: Sequence[torch.Tensor]) -> Graph:
-        """The derivative of a batch: the batch of the derivative."""
-        added, places = derived.batches(self.dims)
-        return Vmap(derived.of_program(self.of), (*self.dims, *added), self.randomness, places).graph(inputs)
-
     def _captured(self, inputs: Sequence[torch.Tensor]) -> Graph:
         return capture_values(self._batched(inputs), _fakes(inputs))
 
@@ -357,7 +364,11 @@ def _differentiated(of: Program, wrt: Wrt, inputs: Tensors) -> tuple[Tensors, Te
     return outputs, pull(cotangents)
 
 
-def _inexact(of: Program, outputs: Tensors) -> Tensors:
+T = TypeVar("T")
+
+
+def _inexact(of: Program, outputs: tuple[T, ...]) -> tuple[T, ...]:
+    """What ``outputs`` has for the inexact outputs of ``of``."""
     return tuple(x for x, inexact in zip(outputs, of.inexact, strict=True) if inexact)
 
 
