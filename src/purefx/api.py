@@ -107,6 +107,9 @@ def _check_callable(role: str, given: object) -> None:
 class Compiled:
     """A compiled function.  ``specialisations`` are tried from the most recently used on."""
 
+    effects = True
+    """Whether calls write and keep what the function does."""
+
     def __init__(
         self, function: Callable[..., Any], compilers: Compilers | None, partition: Partition = "default"
     ) -> None:
@@ -116,7 +119,7 @@ class Compiled:
         self.specialisations: OrderedDict[int, tuple[Any, Wrapper]] = OrderedDict()
         self._captures = 0
         self._newest: tuple[Any, Stages, Wrapper] | None = None
-        self._composer = Composer(function, Engine(compilers, compile_functional))
+        self._composer = Composer(function, Engine(compilers, compile_functional), effects=self.effects)
 
     def __getattr__(self, name: str) -> Any:
         """What the function has: the parameters of a module, ``train()``, ``state_dict()``."""
@@ -161,7 +164,9 @@ class Compiled:
 
     def stages(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stages:
         """What a call that no specialisation fits is captured as."""
-        return run_stages(self.function, args, kwargs, dynamic=False, partition=self.partition)
+        return run_stages(
+            self.function, args, kwargs, dynamic=False, partition=self.partition, effects=self.effects
+        )  # fmt: skip
 
     def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> Wrapper:
         stages = self.stages(args, kwargs)
@@ -183,17 +188,16 @@ class Compiled:
 class GradientProgram(Compiled):
     """The gradient of a compiled function, which runs its forward once more, without its effects.
 
-    It is compiled when a gradient is asked for that has gradients itself (``create_graph=True``).
+    It is compiled when a gradient is asked for that has gradients itself (``create_graph=True``).  A call raises
+    GradientsRefused if it needs what the call of the function has written over.
     """
+
+    effects = False
 
     def __init__(
         self, gradient: Gradient, compilers: Compilers | None = None, partition: Partition = "default"
     ) -> None:
         super().__init__(gradient, compilers, partition)
-
-    def stages(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stages:
-        """The gradient without effects; raises GradientsRefused if it needs what the call has written over."""
-        return run_stages(self.function, args, kwargs, dynamic=False, partition=self.partition, effects=False)
 
 
 def explain(function: Callable[..., Any], *args: Any, partition: Partition = "default", **kwargs: Any) -> Explanation:

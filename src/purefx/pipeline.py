@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from purefx.autodiff.joint import Joint, derive, functionalize_jointly
 from purefx.autodiff.levels import Level
 from purefx.autodiff.partition import Partition
 from purefx.capture.captured import Capture, name_of, without_effects
-from purefx.capture.session import capture
+from purefx.capture.session import ONE_AT_A_TIME, capture
 from purefx.compilers import Backend
 from purefx.errors import BackendFailed, GradientsRefused, UnsupportedOperator
 from purefx.functional.examples import example_of, example_of_value
@@ -43,9 +42,6 @@ from purefx.runtime.first_run import checked_once, needs_first_run
 from purefx.runtime.guards import ModuleGuard
 from purefx.runtime.runner import build_runner
 from purefx.runtime.wrapper import Wrapper, build_wrapper
-
-_ONE_AT_A_TIME = threading.RLock()
-"""A capture puts fakes into modules and variables that other threads may capture too."""
 
 
 @contextmanager
@@ -89,7 +85,7 @@ def run_stages(
     out: raises GradientsRefused if it matters.
     """
     try:
-        with _ONE_AT_A_TIME, _no_collections():
+        with ONE_AT_A_TIME, _no_collections():
             captured = capture(function, args, kwargs, dynamic=dynamic, known=find_number)
             captured = captured if effects else without_effects(captured)
             replay = infer_replay(captured)
@@ -126,7 +122,7 @@ def _wrapper(
         return build_wrapper(stages.capture, stages.replay, functional, run_graph)
 
     def derived(level: Level, pattern: Pattern) -> BackwardGraph:
-        with _ONE_AT_A_TIME:
+        with ONE_AT_A_TIME:
             graph = derive(stages.capture, stages.replay, joint, level, pattern)
         return backward_graph(joint, level, graph, _boxed(stages, graph, backend))
 

@@ -10,15 +10,16 @@ writes off the copies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 
 from purefx._torch import pytree, resolve_op
 from purefx.analysis.replay import Fresh, Replay
-from purefx.capture.arguments import Held, Leaf, TableEntry
+from purefx.capture.arguments import GradientOf, Held, Leaf, Source, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.owners import find_owners
 from purefx.capture.recording import Region, Variable
@@ -42,6 +43,8 @@ class Base(Program):
         inexact = [region.dtype.is_floating_point or region.dtype.is_complex for region in regions]
         super().__init__(engine, name, len(self._roots), len(self._roots), inexact)
         self._graph = Graph(capture, functional, tuple(range(self.arity)), tuple(range(len(inexact))))
+        sources = [source for known in capture.inputs for source in known.sources]
+        self._readers = [read for source in sources if (read := _reader(source)) is not None]
         self._owners = find_owners(capture.function, capture.flat.leaves)
         self._rebound = [
             (how.variable, rebinding)
@@ -53,6 +56,10 @@ class Base(Program):
     def is_writing(self) -> bool:
         """Whether the function writes to what it is given."""
         return any(isinstance(output, WrittenOutput) for output in self._functional.outputs)
+
+    def reached(self) -> Iterator[torch.Tensor]:
+        """The tensors that the function would find by itself now."""
+        return (tensor for read in self._readers if isinstance(tensor := read(), torch.Tensor))
 
     def graph(self, inputs: Any) -> Graph:
         """The graph of the call that was captured."""
@@ -128,6 +135,19 @@ class Base(Program):
         for result in views:
             _view(made, region, result.region).copy_(tensors[result.variable])
         return made
+
+
+def _reader(source: Source) -> Callable[[], Any] | None:
+    """What reads the tensor that is at ``source`` now; None for an argument."""
+    match source:
+        case TableEntry(table, key):
+            return partial(table.get, key)
+        case Held(tensor, binding):
+            return (lambda: tensor) if binding is None else binding.read
+        case GradientOf(tensor):
+            return lambda: tensor.grad
+        case Leaf():
+            return None
 
 
 def _root(given: Any) -> Root:

@@ -9,9 +9,10 @@ program's own views, so that the transforms see that as they do in eager.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,9 +20,9 @@ import torch
 from purefx._torch import outside_transforms, pytree, without_modes
 from purefx.analysis.replay import infer_replay
 from purefx.capture.arguments import Source
-from purefx.capture.captured import name_of
+from purefx.capture.captured import name_of, without_effects
 from purefx.capture.owners import find_owners
-from purefx.capture.session import capture
+from purefx.capture.session import ONE_AT_A_TIME, capture
 from purefx.capture.stand_ins import fake_owners, fake_variables
 from purefx.errors import SourceLine, TransformRefused
 from purefx.functional.known import find_number
@@ -36,45 +37,66 @@ from purefx.runtime.wrapper import Wrapper, compile_wrapper
 from purefx.runtime.write_back import chained
 from purefx.transforms.base import Base
 from purefx.transforms.graphs import Engine
-from purefx.transforms.levels import Examples, batch_levels
+from purefx.transforms.levels import Examples, batch_levels, is_plain
 from purefx.transforms.node import call
+
+CACHE_SIZE = 16
+"""How many specialisations a function keeps for calls under transforms: the newest."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Specialisation:
+    """A captured example: ``wrapper`` runs its program ``base`` for arguments of ``structure``."""
+
+    structure: Any
+    wrapper: Wrapper
+    base: Base
+
+    def fits(self, structure: Any, leaves: Sequence[Any]) -> bool:
+        """Whether it was captured of such an example as ``leaves``, where nothing else is wrapped."""
+        return bool(
+            structure == self.structure and all(map(is_plain, self.base.reached())) and self.wrapper.matches(leaves)
+        )
 
 
 class Composer:
-    """The specialisations of one function for calls under transforms."""
+    """The specialisations of one function for calls under transforms; without ``effects`` they write nothing."""
 
-    def __init__(self, function: Callable[..., Any], engine: Engine) -> None:
+    def __init__(self, function: Callable[..., Any], engine: Engine, *, effects: bool = True) -> None:
         self.function = function
         self.engine = engine
-        self.specialisations: list[tuple[Any, Wrapper, Base]] = []
+        self.effects = effects
+        self.specialisations: deque[Specialisation] = deque(maxlen=CACHE_SIZE)
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function, by the specialisation that fits the examples of the arguments."""
         leaves, structure = leaves_of(args, kwargs)
         examples = Examples()
-        with outside_transforms(), without_modes(), self._in_place(examples, leaves):
+        with outside_transforms(), without_modes():
             seen = [examples.of(x) if isinstance(x, torch.Tensor) else x for x in leaves]
-            wrapper, base = self._find(seen, structure, args, kwargs)
-        if base.is_writing:
+            chosen = self._known(seen, structure)
+            if chosen is None:
+                with ONE_AT_A_TIME, self._in_place(examples, leaves):
+                    chosen = self._known(seen, structure) or self._specialised(seen, structure, args, kwargs)
+        if chosen.base.is_writing:
             examples.check_apart()
-        return wrapper.run(leaves)
+        return chosen.wrapper.run(leaves)
 
-    def _find(self, leaves: list[Any], structure: Any, args: Any, kwargs: Any) -> tuple[Wrapper, Base]:
-        for expected, wrapper, base in reversed(self.specialisations):
-            if structure == expected and wrapper.matches(leaves):
-                return wrapper, base
-        args, kwargs = _whole(args, kwargs, leaves)
-        made = self._specialise(args, kwargs)
-        self.specialisations.append((structure, *made))
-        return made
+    def _known(self, leaves: Sequence[Any], structure: Any) -> Specialisation | None:
+        return next((s for s in self.specialisations if s.fits(structure, leaves)), None)
 
-    def _specialise(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Wrapper, Base]:
+    def _specialised(self, leaves: list[Any], structure: Any, args: Any, kwargs: Any) -> Specialisation:
+        args, kwargs = pytree.tree_unflatten(leaves, pytree.tree_structure((args, kwargs)))
         captured = capture(self.function, args, kwargs, known=find_number)
+        captured = captured if self.effects else without_effects(captured)
         replay = infer_replay(captured)
         functional = functionalize(captured, replay)
         base = Base(self.engine, name_of(self.function), captured, replay, functional)
         scope = Scope(captured, replay, _without_views(functional))
-        return compile_wrapper(scope, _body(scope), {"graph": lambda *inputs: call(base, inputs)}), base
+        wrapper = compile_wrapper(scope, _body(scope), {"graph": lambda *inputs: call(base, inputs)})
+        made = Specialisation(structure, wrapper, base)
+        self.specialisations.appendleft(made)
+        return made
 
     @contextmanager
     def _in_place(self, examples: Examples, leaves: Sequence[Any]) -> Iterator[None]:
@@ -86,11 +108,6 @@ class Composer:
         owners = find_owners(self.function, tuple(leaves))
         with fake_variables(self.function, example), fake_owners(owners, example):
             yield
-
-
-def _whole(args: Any, kwargs: Any, leaves: list[Any]) -> Any:
-    """The arguments with ``leaves`` in the place of theirs."""
-    return pytree.tree_unflatten(leaves, pytree.tree_structure((args, kwargs)))
 
 
 def _without_views(functional: Functional) -> Functional:
