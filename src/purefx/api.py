@@ -53,11 +53,11 @@ def functionalize(function: Callable[P, R]) -> Callable[P, R]:
     @untraced
     @functools.wraps(function)
     def functionalized(*args: P.args, **kwargs: P.kwargs) -> R:
-        if is_capturing():
-            return function(*args, **kwargs)
         if is_transforming():
             composed: R = Composer(function, Engine(None, compile_functional))(args, kwargs)
             return composed
+        if is_capturing():
+            return function(*args, **kwargs)
         stages = run_stages(function, args, kwargs, dynamic=False)
         wrapper = build(stages, graph_module(stages).forward, GradientProgram)
         result: R = wrapper.run(pytree.tree_leaves((args, kwargs)))
@@ -134,8 +134,10 @@ class Compiled:
     @untraced
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function by the specialisation that fits, or capture one."""
-        if is_transforming() or is_capturing():
-            return self.function(*args, **kwargs) if is_capturing() else self._composer(args, kwargs)
+        if is_transforming():  # also those of a program that is captured
+            return self._composer(args, kwargs)
+        if is_capturing():
+            return self.function(*args, **kwargs)
         leaves, structure = leaves_of(args, kwargs)
         known = tuple(reversed(self.specialisations.items()))
         for place, (number, (expected, wrapper)) in enumerate(known):

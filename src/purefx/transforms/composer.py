@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from purefx._torch import outside_transforms, pytree
+from purefx._torch import outside_transforms, pytree, without_modes
 from purefx.analysis.replay import infer_replay
 from purefx.capture.arguments import Source
 from purefx.capture.captured import name_of
@@ -52,7 +52,7 @@ class Composer:
         """Call the function, by the specialisation that fits the examples of the arguments."""
         leaves, structure = leaves_of(args, kwargs)
         examples = Examples()
-        with outside_transforms(), self._in_place(examples, leaves):
+        with outside_transforms(), without_modes(), self._in_place(examples, leaves):
             seen = [examples.of(x) if isinstance(x, torch.Tensor) else x for x in leaves]
             wrapper, base = self._find(seen, structure, args, kwargs)
         if base.is_writing:

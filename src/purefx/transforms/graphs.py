@@ -19,7 +19,7 @@ from purefx.analysis.replay import Fresh, Replay
 from purefx.capture.arguments import Held, Leaf
 from purefx.capture.captured import Capture, TensorResult
 from purefx.capture.fakes import fake_like
-from purefx.capture.session import capture
+from purefx.capture.session import capture, is_capturing
 from purefx.compilers import Backend, Compilers
 from purefx.errors import TransformRefused
 from purefx.functional.builder import Value
@@ -95,14 +95,14 @@ class Engine:
     runs: Counter[str] = field(default_factory=Counter)
 
     def callable(self, name: str, graph: Graph, role: str = "inference") -> Callable[..., Tensors]:
-        """What runs ``graph``; inside ``make_fx`` the graph runs as it is, so that it is seen."""
+        """What runs ``graph``; inside ``make_fx`` or a capture the graph runs as it is, so that it is seen."""
         run = seen = build_runner(graph.functional)
         if self.compilers is not None:
             run = self.compile(graph.capture, graph.functional, getattr(self.compilers, role))
 
         def call(*inputs: torch.Tensor) -> Tensors:
             self.runs[name] += 1
-            chosen = seen if is_traced_by_proxies() else run
+            chosen = seen if is_traced_by_proxies() or is_capturing() else run
             with torch.no_grad():
                 return graph.calling(chosen)(*inputs)
 
