@@ -66,6 +66,8 @@ _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, Fak
 
 _SIMPLE = frozenset({Operand, int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout})
 _DEVICE = torch.ops.prim.device.default
+_SEES_STORAGE_SIZES = frozenset({aten._has_same_storage_numel.default, aten._new_zeros_with_same_feature_meta.default})
+"""Operators of forward-mode AD whose answers depend on more than what fake tensors remember their calls by."""
 KnownNumber = Callable[[Recording, Operand], int | float | bool | complex | None]
 Operands = tuple[Operand, ...]
 Passed = tuple[tuple[Any, ...], dict[str, Any]]
@@ -191,8 +193,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         if written and needs_rehearsal(func, operands_of(recorded), written):
             rehearse(func, *recorded)
         shown = shown_by_out(func, *given)
+        unlike = given[0] if func in _SEES_STORAGE_SIZES else [before.tensor for before in shown]
         try:
-            with running_fake_kernels([before.tensor for before in shown]) if shown else nullcontext():
+            with running_fake_kernels(unlike) if unlike else nullcontext():
                 result = func(*given[0], **given[1])
         except NEEDS_DATA:
             raise
