@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from purefx._torch import pytree, resolve_op
+from purefx._torch import pytree, resolve_op, without_modes
 from purefx.analysis.replay import Fresh, Replay
 from purefx.capture.arguments import Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult
@@ -27,6 +27,7 @@ from purefx.errors import TransformRefused
 from purefx.functional.regions import chain_between
 from purefx.functional.roots import Root
 from purefx.functional.signature import BaseOutput, Functional, NumberOutput, ResultOutput, RootInput, WrittenOutput
+from purefx.layout import Geometry
 from purefx.transforms.graphs import Engine, Graph, Tensors
 from purefx.transforms.programs import Program
 
@@ -115,19 +116,17 @@ class Base(Program):
                 raise AssertionError("numbers are refused before")
 
     def _base(self, variable: Variable, tensors: dict[Variable, torch.Tensor]) -> torch.Tensor:
-        """The tensor that several results are views of."""
+        """The tensor that several results are views of; where autograd does not know it, one that shows as much."""
         if variable in tensors:
             return tensors[variable]
-        for result in self._capture.results:
-            if isinstance(result, TensorResult) and result.region.storage is variable.first.storage:
-                base = tensors[result.variable]._base
-                if base is not None and tuple(base.shape) == tuple(variable.first.geometry.sizes):
-                    return base
-        raise TransformRefused(
-            "several results share memory, and autograd does not know the tensor that they are views of",
-            where=None,
-            remedy="return clones of them, or take the views outside of torch.no_grad()",
-        )
+        wanted = variable.first
+        results = [r for r in self._capture.results if isinstance(r, TensorResult)]
+        views = [(r.region, tensors[r.variable]) for r in results if r.region.storage is wanted.storage]
+        for _, view in views:
+            base = view._base
+            if base is not None and tuple(base.shape) == tuple(wanted.geometry.sizes):
+                return base
+        return _gathered(wanted, views)
 
 
 def _root(given: Any) -> Root:
@@ -159,6 +158,53 @@ def _copy(x: torch.Tensor) -> torch.Tensor:
 def _empty(region: Region) -> torch.Tensor:
     geometry = region.geometry
     return torch.empty_strided(geometry.sizes, geometry.strides, dtype=region.dtype, device=region.storage.device)
+
+
+def _gathered(wanted: Region, views: list[tuple[Region, torch.Tensor]]) -> torch.Tensor:
+    """What ``wanted`` holds, as far as ``views`` of its memory show it."""
+    if len({_real(region.dtype) for region in (wanted, *(region for region, _ in views))}) > 1:
+        raise TransformRefused(
+            "results share memory as numbers of several types, and autograd does not know what they are views of",
+            where=None,
+            remedy="return clones of them",
+        )
+    index = _choice(_as_reals(wanted), [_as_reals(region) for region, _ in views])
+    found = torch.cat([_reals(view).reshape(-1) for _, view in views])[index]
+    found = torch.view_as_complex(found) if wanted.dtype.is_complex else found
+    return _empty(wanted).copy_(found)
+
+
+def _choice(wanted: Geometry, shown: list[Geometry]) -> torch.Tensor:
+    """Which element of tensors that lie as ``shown``, one after the other, each element of ``wanted`` is.
+
+    Of an element that none shows it does not matter what it is.
+    """
+    with without_modes():
+        places = [_places(geometry) for geometry in (wanted, *shown)]
+        found = torch.zeros(max(geometry.span()[1] for geometry in (wanted, *shown)), dtype=torch.int64)
+        found[torch.cat(places[1:])] = torch.arange(sum(len(x) for x in places[1:]))
+        return found[places[0]].reshape(wanted.sizes)
+
+
+def _places(geometry: Geometry) -> torch.Tensor:
+    memory = torch.arange(max(geometry.span()[1], 1))
+    return memory.as_strided(geometry.sizes, geometry.strides, geometry.offset).reshape(-1)
+
+
+def _real(dtype: torch.dtype) -> torch.dtype:
+    return dtype.to_real() if dtype.is_complex else dtype
+
+
+def _reals(x: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+
+
+def _as_reals(region: Region) -> Geometry:
+    """Where the real numbers of ``region`` are in its storage."""
+    geometry = region.geometry
+    if not region.dtype.is_complex:
+        return geometry
+    return Geometry((*geometry.sizes, 2), (*(2 * stride for stride in geometry.strides), 1), 2 * geometry.offset)
 
 
 def _given(known: Input, memory: dict[Root, torch.Tensor]) -> torch.Tensor:

@@ -111,7 +111,7 @@ def _put(
         (mask,) = masks
         mask = mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim()))
         return torch.where(mask, values.reshape(()).to(x.dtype), x)
-    return x.index_put(tuple(indices), values, accumulate)
+    return aten.index_put.default(x, indices, values, accumulate)
 
 
 def _strided(
