@@ -21,7 +21,7 @@ from purefx.analysis.replay import Fresh, Replay
 from purefx.capture.arguments import Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.owners import find_owners
-from purefx.capture.recording import Region, Variable
+from purefx.capture.recording import Region, Variable, geometry_of
 from purefx.capture.stand_ins import fake_owners
 from purefx.errors import TransformRefused
 from purefx.functional.regions import chain_between
@@ -124,7 +124,7 @@ class Base(Program):
         views = [(r.region, tensors[r.variable]) for r in results if r.region.storage is wanted.storage]
         for _, view in views:
             base = view._base
-            if base is not None and tuple(base.shape) == tuple(wanted.geometry.sizes):
+            if base is not None and geometry_of(base) == wanted.geometry:  # not a view of it, inside of a transform
                 return base
         return _gathered(wanted, views)
 

@@ -99,6 +99,11 @@ def _view_dtype(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x.contiguous().view(dtype)
 
 
+def _copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002
+    """``copy``, which has no rule: the elements of ``source`` with the sizes and the dtype of ``x``."""
+    return source.to(x.dtype).expand(x.shape).clone()
+
+
 def _put(
     x: torch.Tensor,
     indices: Sequence[torch.Tensor | None],
@@ -163,6 +168,7 @@ _FREE: dict[Any, Callable[..., Any]] = {
     aten.view.default: _reshape,
     aten._unsafe_view.default: _reshape,
     aten.view.dtype: _view_dtype,
+    aten.copy.default: _copied,
     aten.view_as_complex.default: lambda x: aten.view_as_complex.default(x.contiguous()),
     aten.view_as_real.default: lambda x: aten.view_as_real.default(x.resolve_conj()),
     aten.index_put.default: _put,
