@@ -56,7 +56,7 @@ from purefx.capture.recording import (
     operands_of,
     restrided,
 )
-from purefx.capture.rehearsal import needs_rehearsal, rehearse, rehearse_error
+from purefx.capture.rehearsal import needs_rehearsal, rehearse, rehearse_error, rehearse_view
 from purefx.capture.tensors import Tensors
 from purefx.capture.translation import NEEDS_DATA
 from purefx.errors import UnsupportedOperator
@@ -189,6 +189,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         """What ``func`` returns for fakes; raises what eager's own kernels raise."""
         if not isinstance(func, OpOverload):
             return func(*given[0], **given[1])
+        if func is aten.view.default:
+            rehearse_view(*given[0])
         written = operands_of(written_arguments(func, *recorded)) if facts(func).written else ()
         if written and needs_rehearsal(func, operands_of(recorded), written):
             rehearse(func, *recorded)
