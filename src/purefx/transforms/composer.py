@@ -105,7 +105,7 @@ def _body(scope: Scope) -> list[str]:
     graph = spell_graph_call(scope)
     return [
         *roots,
-        *([] if graph is None else [graph]),
+        *([] if graph is None or not scope.functional.outputs else [graph]),
         *_write_back(scope),
         *emit_statements(scope),
         *emit_rebinding(scope),

@@ -108,7 +108,7 @@ class Program(ABC):
         inputs = self._laid_out(inputs)
         if residuals.serve(self.forward_program(), self.wrt):
             return self.finished(residuals.gradients(inputs, self.wrt))
-        if not residuals.wrt or residuals.program is not None:
+        if not residuals.wrt or residuals.program is not None or not any(self.inexact):
             return self._run(inputs)
         forward, backward = self._split(inputs, residuals.wrt)
         outputs = forward(*inputs)
