@@ -318,8 +318,9 @@ class Vmap(Program):
         return capture_values(self._batched(inputs), _fakes(inputs))
 
     def _batched(self, inputs: Sequence[torch.Tensor]) -> Callable[..., Tensors]:
-        examples = [x if dim is None else _first(x, dim) for x, dim in zip(_fakes(inputs), self.dims, strict=True)]
-        one = self.of.graph(examples).batchable(self.randomness)
+        with outside_transforms(), without_modes():  # those of a derivative that is being captured
+            examples = [x if dim is None else _first(x, dim) for x, dim in zip(_fakes(inputs), self.dims, strict=True)]
+            one = self.of.graph(examples).batchable(self.randomness)
 
         def batched(*given: torch.Tensor) -> Tensors:
             outputs = torch.func.vmap(one, in_dims=self.dims, randomness=self.randomness)(*given)
