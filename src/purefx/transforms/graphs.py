@@ -117,14 +117,27 @@ class Engine:
 
 
 def capture_values(function: Callable[..., Tensors], examples: Sequence[torch.Tensor]) -> Graph:
-    """The functional graph of ``function``: its outputs are values of their own, whatever they share in eager."""
-    captured = capture(function, tuple(examples), {}, known=find_number)
+    """The functional graph of ``function``: its outputs are values of their own, whatever they share in eager.
+
+    None repeats an element: forward-mode AD puts a tangent into memory that lies like the output.
+    """
+
+    def apart(*inputs: torch.Tensor) -> Tensors:
+        return tuple(without_overlap(x) for x in function(*inputs))
+
+    captured = capture(apart, tuple(examples), {}, known=find_number)
     results = [_tensor(r) for r in captured.results]
     hows = tuple(Fresh(r.variable, r.region) for r in results)
     functional = functionalize(captured, Replay(hows, (), (), ()))
     places = {(o.variable, o.region): i for i, o in enumerate(functional.outputs) if isinstance(o, ResultOutput)}
     gives = tuple(places[r.variable, r.region] for r in results)
     return Graph(captured, functional, tuple(map(_taken, functional.inputs)), gives)
+
+
+def without_overlap(x: torch.Tensor) -> torch.Tensor:
+    """``x``, or a copy of it if it has an element that it repeats."""
+    repeated = any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x.clone(memory_format=torch.contiguous_format) if repeated else x
 
 
 def _tensor(result: Any) -> TensorResult:

@@ -19,7 +19,7 @@ from typing import Any, cast
 import torch
 
 from purefx._torch import FakeTensorMode, outside_transforms, without_modes
-from purefx.transforms.graphs import Engine, Graph, Split, Tensors, capture_values, split
+from purefx.transforms.graphs import Engine, Graph, Split, Tensors, capture_values, split, without_overlap
 
 Dims = tuple[int | None, ...]
 Wrt = tuple[int, ...]
@@ -259,7 +259,7 @@ class Jvp(Derivative):
         def inexact(*chosen: torch.Tensor) -> Tensors:
             return _inexact(self.of, self.of.function(*_replaced(own, self.wrt, chosen)))
 
-        primals = tuple(_without_overlap(own[i]) for i in self.wrt)
+        primals = tuple(without_overlap(own[i]) for i in self.wrt)  # a tangent lies like its primal
         found: Tensors = torch.func.jvp(inexact, primals, tangents)[1]
         return found
 
@@ -367,12 +367,6 @@ def _replaced(inputs: Tensors, wrt: Wrt, chosen: Tensors) -> Tensors:
     for i, x in zip(wrt, chosen, strict=True):
         replaced[i] = x
     return tuple(replaced)
-
-
-def _without_overlap(primal: torch.Tensor) -> torch.Tensor:
-    """``primal`` laid out so that a tangent can lie like it: PyTorch wants that, and no element twice."""
-    repeated = any(stride == 0 and size > 1 for size, stride in zip(primal.shape, primal.stride(), strict=True))
-    return primal.clone(memory_format=torch.contiguous_format) if repeated else primal
 
 
 def _first(x: torch.Tensor, dim: int) -> torch.Tensor:
