@@ -10,7 +10,7 @@ writes off the copies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,7 +28,8 @@ from purefx.functional.regions import chain_between
 from purefx.functional.roots import Root
 from purefx.functional.signature import BaseOutput, Functional, NumberOutput, ResultOutput, RootInput, WrittenOutput
 from purefx.layout import Geometry
-from purefx.transforms.graphs import Engine, Graph, Tensors
+from purefx.transforms.graphs import Engine, Graph, Tensors, without_overlap
+from purefx.transforms.levels import tracks_gradients
 from purefx.transforms.programs import Program
 
 
@@ -54,6 +55,12 @@ class Base(Program):
     def is_writing(self) -> bool:
         """Whether the function writes to what it is given."""
         return any(isinstance(output, WrittenOutput) for output in self._functional.outputs)
+
+    def kept(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """``inputs`` as a backward may read them: copies of those that are written after the call."""
+        if not torch.is_grad_enabled() or not any(map(tracks_gradients, inputs)):
+            return inputs
+        return [_Kept.apply(x) if root.written else x for root, x in zip(self._roots, inputs, strict=True)]  # type: ignore[no-untyped-call]  # PyTorch gives it no types
 
     def graph(self, inputs: Any) -> Graph:
         """The graph of the call that was captured."""
@@ -127,6 +134,34 @@ class Base(Program):
             if base is not None and geometry_of(base) == wanted.geometry:  # not a view of it, inside of a transform
                 return base
         return _gathered(wanted, views)
+
+
+class _Kept(torch.autograd.Function):
+    """A copy that lies in memory as its original does, under any transform."""
+
+    @staticmethod
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        """The copy."""
+        return _copy(x) if without_overlap(x) is x else x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        """Nothing is needed for its derivatives."""
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: torch.Tensor) -> torch.Tensor:
+        """The cotangent itself."""
+        return cotangent
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor) -> torch.Tensor:
+        """The tangent itself, in other memory as the copy is."""
+        return tangent.clone()
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor) -> Any:
+        """Copies of all examples at once."""
+        return _Kept.apply(x), in_dims[0]  # type: ignore[no-untyped-call]  # PyTorch gives it no types
 
 
 def _root(given: Any) -> Root:

@@ -74,7 +74,7 @@ class Composer:
         functional = functionalize(captured, replay)
         base = Base(self.engine, name_of(self.function), captured, replay, functional)
         scope = Scope(captured, replay, _without_views(functional))
-        return compile_wrapper(scope, _body(scope), {"graph": lambda *inputs: call(base, inputs)}), base
+        return compile_wrapper(scope, _body(scope), {"graph": lambda *inputs: call(base, base.kept(inputs))}), base
 
     @contextmanager
     def _in_place(self, examples: Examples, leaves: Sequence[Any]) -> Iterator[None]:
