@@ -157,7 +157,10 @@ def without_modes() -> AbstractContextManager[Any]:
 
 @contextmanager
 def running_fake_kernels(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Run the fake kernels for ``tensors``: what fake tensors remember of earlier calls resizes no ``out=`` tensor."""
+    """Run the fake kernels for ``tensors``: what fake tensors remember of earlier calls is not all that they do.
+
+    It resizes no ``out=`` tensor, and knows the sizes of tensors but not those of their storages.
+    """
     mode = outer_fake_mode(tensors)
     if mode is None:
         yield

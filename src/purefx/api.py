@@ -58,6 +58,8 @@ def functionalize(function: Callable[P, R]) -> Callable[P, R]:
         if is_transforming():
             composed: R = Composer(function, Engine(None, compile_functional))(args, kwargs)
             return composed
+        if is_capturing():
+            return function(*args, **kwargs)
         stages = run_stages(function, args, kwargs, dynamic=False)
         wrapper = build(stages, graph_module(stages).forward, GradientProgram)
         result: R = wrapper.run(pytree.tree_leaves((args, kwargs)))

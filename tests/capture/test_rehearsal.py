@@ -76,3 +76,11 @@ def test_elementwise_operators_are_not_rehearsed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("purefx.capture.recorder.rehearse", lambda op, *_: rehearsed.append(op))
     purefx.trace(program, ramp(3, 3), ramp(3, 3))
     assert rehearsed == []
+
+
+def test_a_view_that_eager_refuses_is_refused() -> None:
+    x = torch.arange(12.0).reshape(3, 2, 2)[:, :1].permute(2, 1, 0)
+    for program in (lambda x: x.view(-1), lambda x: x.view(3, 2)):
+        for run in (program, purefx.compile(program)):
+            with pytest.raises(RuntimeError, match="view size is not compatible"):
+                run(x)

@@ -79,7 +79,7 @@ def random_program(rng: Random, *, grad: bool = False) -> Program:
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         while True:
-            author = _Author(rng, grad)
+            author = Author(rng, grad)
             program = author.write()
             if author.raises or not raises(program):
                 return program
@@ -105,10 +105,10 @@ def raises(program: Program) -> bool:
 
 
 @dataclass
-class _Author:
+class Author:
     """One program being written.
 
-    Invariant: ``tensors`` are what the statements so far have made of fresh inputs; ``_say`` alone sets them.
+    Invariant: ``tensors`` are what the statements so far have made of fresh inputs; ``say`` alone sets them.
     """
 
     rng: Random
@@ -149,7 +149,7 @@ class _Author:
         if self.grad:
             text = self.rng.choice(LEAVES).format(text)
         self.bases.append(name)
-        return self._say(f"{name} = {text}")
+        return self.say(f"{name} = {text}")
 
     def _input(self, name: str, earlier: list[str]) -> list[Statement]:
         """The base itself, an earlier input, or a view, mostly of the newest base."""
@@ -157,12 +157,12 @@ class _Author:
         base = self.bases[-1] if self.rng.random() < 0.8 else self.rng.choice(self.bases)
         if chance < 0.2 or (earlier and chance < 0.28):
             source = base if chance < 0.2 else self.rng.choice(earlier)
-            return self._say(f"{name} = {source}")
+            return self.say(f"{name} = {source}")
         no_grad = self.grad and self.rng.random() < 0.1
         first = self._try(INPUT_VIEWS, base, f"{name} = {{}}", no_grad=no_grad)
         if first and self.rng.random() < 0.4:
             first += self._try(VIEWS, name, f"{name} = {{}}", no_grad=no_grad)
-        return first or self._say(f"{name} = {base}")
+        return first or self.say(f"{name} = {base}")
 
     # ---- statements
 
@@ -179,26 +179,26 @@ class _Author:
         rows, form = self.rng.choices(kinds, weights=(35, 17, 43, 5, 6, 8)[: len(kinds)])[0]
         names = [name for name in self.tensors if name != "w" or rows is not GEOMETRY_WRITES]
         no_grad = self.rng.random() < (0.15 if self.grad else 0.04)
-        return self._try(rows, self._recent(names), form, no_grad=no_grad)
+        return self._try(rows, self.recent(names), form, no_grad=no_grad)
 
-    def _recent(self, names: list[str]) -> str:
+    def recent(self, names: list[str]) -> str:
         """A name, rather one of the last."""
         return self.rng.choice(names[-3:] if self.rng.random() < 0.4 else names)
 
     def _try(self, rows: tuple[Row, ...], name: str, form: str, *, no_grad: bool) -> list[Statement]:
         """A statement made of one of the rows; none if each of some attempts raises."""
         for _ in range(6):
-            text = self._text(rows, name)
+            text = self.text(rows, name)
             try:
                 if text:
-                    return self._say(form.format(text), no_grad=no_grad)
+                    return self.say(form.format(text), no_grad=no_grad)
             except Exception:
                 if form == "{}" and self.rng.random() < KEPT_ERRORS:
                     self.raises = True
                     return [Statement(text, no_grad)]
         return []
 
-    def _text(self, rows: tuple[Row, ...], name: str) -> str:
+    def text(self, rows: tuple[Row, ...], name: str) -> str:
         """What one of the rows says of the tensor; nothing if that row has nothing to say of it."""
         try:
             return self.rng.choice(rows)(Scope(self.rng, self.tensors), name, self.tensors[name])
@@ -224,9 +224,9 @@ class _Author:
             call = f"program({', '.join(program.parameters)})"
             rows = (lambda s, x, t: call,)
         no_grad = self.rng.random() < (0.3 if self.grad else 0.04)
-        return self._try(rows, self._recent(list(self.tensors)), "{}", no_grad=no_grad)
+        return self._try(rows, self.recent(list(self.tensors)), "{}", no_grad=no_grad)
 
-    def _say(self, text: str, *, no_grad: bool = False) -> list[Statement]:
+    def say(self, text: str, *, no_grad: bool = False) -> list[Statement]:
         """The statement, run on the tensors."""
         statement = Statement(text, no_grad)
         names: dict[str, object] = {**NAMES, "program": self.program, **self.tensors}
@@ -254,7 +254,7 @@ class _Author:
                 return f"({', '.join(items)},)"
 
     def _item(self) -> str:
-        name = self._recent(list(self.tensors))
+        name = self.recent(list(self.tensors))
         chance = self.rng.random()
         if chance < 0.1:
             return self.rng.choice(CONSTANTS).format(x=name)
@@ -263,7 +263,7 @@ class _Author:
         return name
 
     def _view_of(self, name: str) -> str:
-        text = self._text(VIEWS, name)
+        text = self.text(VIEWS, name)
         try:
             eval(text, {**NAMES, **self.tensors})
         except Exception:

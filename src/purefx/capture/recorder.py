@@ -56,7 +56,7 @@ from purefx.capture.recording import (
     operands_of,
     restrided,
 )
-from purefx.capture.rehearsal import needs_rehearsal, rehearse, rehearse_error
+from purefx.capture.rehearsal import needs_rehearsal, rehearse, rehearse_error, rehearse_view
 from purefx.capture.tensors import Tensors
 from purefx.capture.translation import NEEDS_DATA
 from purefx.errors import UnsupportedOperator
@@ -66,14 +66,12 @@ _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, Fak
 
 _SIMPLE = frozenset({Operand, int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout})
 _DEVICE = torch.ops.prim.device.default
+_SEES_STORAGE_SIZES = frozenset({aten._has_same_storage_numel.default, aten._new_zeros_with_same_feature_meta.default})
+"""Operators of forward-mode AD whose answers depend on more than what fake tensors remember their calls by."""
 KnownNumber = Callable[[Recording, Operand], int | float | bool | complex | None]
 Operands = tuple[Operand, ...]
 Passed = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments and keyword arguments."""
-
-
-_SEE_STORAGE_SIZES = frozenset({aten._new_zeros_with_same_feature_meta.default, aten._has_same_storage_numel.default})
-"""What forward-mode AD asks about memory; fake tensors remember the answers by sizes and strides alone."""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its __init_subclass__ untyped
@@ -191,13 +189,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         """What ``func`` returns for fakes; raises what eager's own kernels raise."""
         if not isinstance(func, OpOverload):
             return func(*given[0], **given[1])
+        if func is aten.view.default:
+            rehearse_view(*given[0])
         written = operands_of(written_arguments(func, *recorded)) if facts(func).written else ()
         if written and needs_rehearsal(func, operands_of(recorded), written):
             rehearse(func, *recorded)
         shown = shown_by_out(func, *given)
+        unlike = given[0] if func in _SEES_STORAGE_SIZES else [before.tensor for before in shown]
         try:
-            uncached = given[0] if func in _SEE_STORAGE_SIZES else [before.tensor for before in shown]
-            with running_fake_kernels(uncached) if uncached else nullcontext():
+            with running_fake_kernels(unlike) if unlike else nullcontext():
                 result = func(*given[0], **given[1])
         except NEEDS_DATA:
             raise

@@ -10,10 +10,13 @@ zeros of the same geometry, so that eager's own kernel refuses it with its own e
 Elementwise operators accept an operand that is the target itself: x.add_(x) is not rehearsed.
 
 Fake tensors have no addresses, hence accept both; without this the compiled function would not raise.
+
+They also accept some views that eager refuses: with strides (3, 18, 6), ``view(-1)`` of sizes (2, 1, 3).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,6 +43,14 @@ def rehearse(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) ->
     error = _error_on_zeros(op, args, kwargs)
     if isinstance(error, Exception) and ("single memory location" in str(error) or "broadcast" in str(error)):
         raise error  # others come from the zeros
+
+
+def rehearse_view(x: torch.Tensor, sizes: Sequence[Any]) -> None:
+    """View a tensor that lies as ``x`` does, and let the error through that eager raises."""
+    shown = (*x.shape, *x.stride(), *sizes)
+    if not x.is_contiguous() and all(type(n) is int for n in shown):
+        with without_modes():
+            torch.empty_strided(x.shape, x.stride(), device="meta").view(sizes)
 
 
 def rehearse_error(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> bool:

@@ -17,6 +17,7 @@ import torch
 
 from purefx._torch import pytree, storage_key
 from purefx.capture.recording import Tree, map_tree
+from purefx.layout import Geometry
 from purefx.operators import aten
 
 
@@ -97,6 +98,17 @@ def with_strides_of(tensor: torch.Tensor) -> torch.Tensor:
     """
     copy = _flat(_physical(tensor)).clone().as_strided(tensor.shape, tensor.stride(), 0)
     return _flipped(copy, conj=tensor.is_conj(), neg=tensor.is_neg())
+
+
+def laid_out(tensor: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    """``tensor``, copied if need be to memory in which it lies as ``geometry`` says."""
+    if tensor.stride() == geometry.strides:
+        return tensor
+    physical = _physical(tensor)
+    sizes, strides, span = geometry.sizes, geometry.strides, geometry.shifted(-geometry.offset).span()[1]
+    places = torch.arange(span, device=tensor.device).as_strided(sizes, strides)
+    memory = physical.new_zeros(span).index_put((places,), physical)
+    return _flipped(memory.as_strided(sizes, strides), conj=tensor.is_conj(), neg=tensor.is_neg())
 
 
 def _physical(tensor: torch.Tensor) -> torch.Tensor:

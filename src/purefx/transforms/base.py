@@ -10,7 +10,7 @@ writes off the copies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -22,13 +22,14 @@ from purefx.analysis.replay import Fresh, Replay
 from purefx.capture.arguments import GradientOf, Held, Leaf, Source, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.owners import find_owners
-from purefx.capture.recording import Region, Variable
+from purefx.capture.recording import Region, Variable, geometry_of
 from purefx.capture.stand_ins import fake_owners
 from purefx.errors import TransformRefused
 from purefx.functional.regions import chain_between
 from purefx.functional.roots import Root
 from purefx.functional.signature import BaseOutput, Functional, NumberOutput, ResultOutput, RootInput, WrittenOutput
-from purefx.transforms.graphs import Engine, Graph, Tensors
+from purefx.transforms.graphs import Engine, Graph, Tensors, without_overlap
+from purefx.transforms.levels import tracks_gradients
 from purefx.transforms.programs import Program
 
 
@@ -60,6 +61,12 @@ class Base(Program):
     def reached(self) -> Iterator[torch.Tensor]:
         """The tensors that the function would find by itself now."""
         return (tensor for read in self._readers if isinstance(tensor := read(), torch.Tensor))
+
+    def kept(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """``inputs`` as a backward may read them: copies of those that are written after the call."""
+        if not torch.is_grad_enabled() or not any(map(tracks_gradients, inputs)):
+            return inputs
+        return [_Kept.apply(x) if root.written else x for root, x in zip(self._roots, inputs, strict=True)]  # type: ignore[no-untyped-call]  # PyTorch gives it no types
 
     def graph(self, inputs: Any) -> Graph:
         """The graph of the call that was captured."""
@@ -122,19 +129,47 @@ class Base(Program):
                 raise AssertionError("numbers are refused before")
 
     def _base(self, variable: Variable, tensors: dict[Variable, torch.Tensor]) -> torch.Tensor:
-        """The tensor that several results are views of; where nobody has it, one made of them."""
+        """The tensor that several results are views of; where autograd does not know it, one that shows as much."""
         if variable in tensors:
             return tensors[variable]
-        region = variable.first
-        views = [r for r in self._capture.results if isinstance(r, TensorResult) and r.region.storage is region.storage]
+        wanted = variable.first
+        views = [r for r in self._capture.results if isinstance(r, TensorResult) and r.region.storage is wanted.storage]
         for result in views:
             base = tensors[result.variable]._base
-            if base is not None and tuple(base.shape) == tuple(region.geometry.sizes):
+            if base is not None and geometry_of(base) == wanted.geometry:  # not a view of it, inside of a transform
                 return base
-        made = _empty(region).zero_()
+        made = _empty(wanted).zero_()
         for result in views:
-            _view(made, region, result.region).copy_(tensors[result.variable])
+            _view(made, wanted, result.region).copy_(tensors[result.variable])
         return made
+
+
+class _Kept(torch.autograd.Function):
+    """A copy that lies in memory as its original does, under any transform."""
+
+    @staticmethod
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        """The copy."""
+        return _copy(x) if without_overlap(x) is x else x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        """Nothing is needed for its derivatives."""
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: torch.Tensor) -> torch.Tensor:
+        """The cotangent itself."""
+        return cotangent
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor) -> torch.Tensor:
+        """The tangent itself, in other memory as the copy is."""
+        return tangent.clone()
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor) -> Any:
+        """Copies of all examples at once."""
+        return _Kept.apply(x), in_dims[0]  # type: ignore[no-untyped-call]  # PyTorch gives it no types
 
 
 def _reader(source: Source) -> Callable[[], Any] | None:

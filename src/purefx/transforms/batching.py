@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from purefx.errors import TransformRefused
-from purefx.functional.on_copies import OnCopies
+from purefx.functional.on_copies import OnCopies, laid_out
 from purefx.functional.signature import FunctionalGraph
 from purefx.functional.verify import returned
 from purefx.layout import Geometry
@@ -56,7 +56,8 @@ def _call(functional: FunctionalGraph, node: fx.Node, known: dict[fx.Node, Any],
     if target in _DRAWN:
         return _draw(_DRAWN[target], like, *args, **kwargs)
     if isinstance(target, OnCopies):
-        return _Loop.apply(target, *args)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
+        layouts = [functional.values[x].geometry if isinstance(x, fx.Node) else None for x in node.args]
+        return _Loop.apply(target, layouts, *args)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
     return _FREE.get(target, target)(*args, **kwargs)
 
 
@@ -68,25 +69,26 @@ def _draw(op: Callable[..., Any], like: torch.Tensor | None, x: torch.Tensor, *a
 
 
 class _Loop(torch.autograd.Function):
-    """What no rule of vmap can do: one example after the other."""
+    """What no rule of vmap can do: one example after the other, each in memory as if it were alone."""
 
     @staticmethod
-    def forward(op: Callable[..., Any], *inputs: Any) -> tuple[torch.Tensor, ...]:
+    def forward(op: Callable[..., Any], layouts: Sequence[Geometry | None], *inputs: Any) -> tuple[torch.Tensor, ...]:
         """The outputs of ``op``."""
-        return tuple(op(*inputs))
+        given = [x if layout is None else laid_out(x, layout) for x, layout in zip(inputs, layouts, strict=True)]
+        return tuple(op(*given))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         """It has no gradients: those were taken before."""
 
     @staticmethod
-    def vmap(info: Any, in_dims: Sequence[int | None], op: Callable[..., Any], *inputs: Any) -> Any:
+    def vmap(info: Any, in_dims: Sequence[int | None], op: Callable[..., Any], layouts: Any, *inputs: Any) -> Any:
         """The outputs for each example."""
-        dims = in_dims[1:]
+        dims = in_dims[2:]
         rows = []
         for i in range(info.batch_size):
             row = [x if dim is None else x.select(dim, i) for x, dim in zip(inputs, dims, strict=True)]
-            rows.append(_Loop.apply(op, *row))  # type: ignore[no-untyped-call]  # PyTorch gives it no types
+            rows.append(_Loop.apply(op, layouts, *row))  # type: ignore[no-untyped-call]  # PyTorch gives it no types
         outputs = tuple(torch.stack(column) for column in zip(*rows, strict=True))
         return outputs, (0,) * len(outputs)
 
@@ -97,6 +99,11 @@ def _reshape(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
 def _view_dtype(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x.contiguous().view(dtype)
+
+
+def _copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002
+    """``copy``, which has no rule: the elements of ``source`` with the sizes and the dtype of ``x``."""
+    return source.to(x.dtype).expand(x.shape).clone()
 
 
 def _put(
@@ -111,7 +118,8 @@ def _put(
         (mask,) = masks
         mask = mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim()))
         return torch.where(mask, values.reshape(()).to(x.dtype), x)
-    return x.index_put(tuple(indices), values, accumulate)
+    found: torch.Tensor = aten.index_put.default(x, indices, values, accumulate)
+    return found
 
 
 def _strided(
@@ -163,6 +171,7 @@ _FREE: dict[Any, Callable[..., Any]] = {
     aten.view.default: _reshape,
     aten._unsafe_view.default: _reshape,
     aten.view.dtype: _view_dtype,
+    aten.copy.default: _copied,
     aten.view_as_complex.default: lambda x: aten.view_as_complex.default(x.contiguous()),
     aten.view_as_real.default: lambda x: aten.view_as_real.default(x.resolve_conj()),
     aten.index_put.default: _put,

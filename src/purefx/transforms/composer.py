@@ -93,7 +93,7 @@ class Composer:
         functional = functionalize(captured, replay)
         base = Base(self.engine, name_of(self.function), captured, replay, functional)
         scope = Scope(captured, replay, _without_views(functional))
-        wrapper = compile_wrapper(scope, _body(scope), {"graph": lambda *inputs: call(base, inputs)})
+        wrapper = compile_wrapper(scope, _body(scope), {"graph": lambda *inputs: call(base, base.kept(inputs))})
         made = Specialisation(structure, wrapper, base)
         self.specialisations.appendleft(made)
         return made
@@ -122,7 +122,7 @@ def _body(scope: Scope) -> list[str]:
     graph = spell_graph_call(scope)
     return [
         *roots,
-        *([] if graph is None else [graph]),
+        *([] if graph is None or not scope.functional.outputs else [graph]),
         *_write_back(scope),
         *emit_statements(scope),
         *emit_rebinding(scope),

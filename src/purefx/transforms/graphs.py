@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from purefx._torch import is_traced_by_proxies
+from purefx._torch import OpOverload, is_traced_by_proxies
 from purefx.analysis.replay import Fresh, Replay
 from purefx.capture.arguments import Held, Leaf
 from purefx.capture.captured import Capture, TensorResult
@@ -37,6 +37,7 @@ from purefx.functional.signature import (
     WrittenOutput,
 )
 from purefx.functional.verify import returned
+from purefx.operators import facts
 from purefx.runtime.runner import build_runner
 from purefx.transforms.batching import batchable
 
@@ -95,29 +96,48 @@ class Engine:
     runs: Counter[str] = field(default_factory=Counter)
 
     def callable(self, name: str, graph: Graph, role: str = "inference") -> Callable[..., Tensors]:
-        """What runs ``graph``; inside ``make_fx`` or a capture it runs as it is, so that it is seen."""
+        """What runs ``graph``; inside ``make_fx`` or a capture the graph runs as it is, so that it is seen.
+
+        A capture sees it in grad mode, as if it were spelled in the place of the call: a view that the graph takes
+        is no view that was taken without gradients.
+        """
         run = seen = build_runner(graph.functional)
         if self.compilers is not None:
             run = self.compile(graph.capture, graph.functional, getattr(self.compilers, role))
 
         def call(*inputs: torch.Tensor) -> Tensors:
             self.runs[name] += 1
-            chosen = seen if is_capturing() or is_traced_by_proxies() else run
+            if is_capturing():
+                with torch.enable_grad():
+                    return graph.calling(seen)(*[x.detach() if x.requires_grad else x for x in inputs])
             with torch.no_grad():
-                return graph.calling(chosen)(*inputs)
+                return graph.calling(seen if is_traced_by_proxies() else run)(*inputs)
 
         return call
 
 
 def capture_values(function: Callable[..., Tensors], examples: Sequence[torch.Tensor]) -> Graph:
-    """The functional graph of ``function``: its outputs are values of their own, whatever they share in eager."""
-    captured = capture(function, tuple(examples), {}, known=find_number)
+    """The functional graph of ``function``: its outputs are values of their own, whatever they share in eager.
+
+    None repeats an element: forward-mode AD puts a tangent into memory that lies like the output.
+    """
+
+    def apart(*inputs: torch.Tensor) -> Tensors:
+        return tuple(without_overlap(x) for x in function(*inputs))
+
+    captured = capture(apart, tuple(examples), {}, known=find_number)
     results = [_tensor(r) for r in captured.results]
     hows = tuple(Fresh(r.variable, r.region) for r in results)
     functional = functionalize(captured, Replay(hows, (), (), ()))
     places = {(o.variable, o.region): i for i, o in enumerate(functional.outputs) if isinstance(o, ResultOutput)}
     gives = tuple(places[r.variable, r.region] for r in results)
     return Graph(captured, functional, tuple(map(_taken, functional.inputs)), gives)
+
+
+def without_overlap(x: torch.Tensor) -> torch.Tensor:
+    """``x``, or a copy of it if it has an element that it repeats."""
+    repeated = any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x.clone(memory_format=torch.contiguous_format) if repeated else x
 
 
 def _tensor(result: Any) -> TensorResult:
@@ -154,12 +174,18 @@ def split(graph: Graph, inputs: int, outputs: int) -> Split:
     nodes = returned(functional.graph)
     early, after = ([nodes[i] for i in part] for part in (graph.gives[:outputs], graph.gives[outputs:]))
     read = [n for user in functional.graph.nodes if user in late and user.op != "output" for n in user.all_input_nodes]
-    crossing = [n for n in dict.fromkeys([*read, *after]) if n not in late and n.op not in ("placeholder", "get_attr")]
+    crossing = [n for n in dict.fromkeys([*read, *after]) if n not in late and not _is_had_anyway(n)]
     return Split(
         _part(graph, given, [*early, *crossing], {}),
         _part(graph, given, after, {node: i for i, node in enumerate(crossing)}),
         len(crossing),
     )
+
+
+def _is_had_anyway(node: fx.Node) -> bool:
+    """Whether both parts have ``node`` without keeping it: an input, or a new tensor that depends on none."""
+    new = isinstance(node.target, OpOverload) and not node.all_input_nodes and not facts(node.target).random
+    return new or node.op in ("placeholder", "get_attr")
 
 
 def _depending(graph: fx.Graph, nodes: list[fx.Node]) -> set[fx.Node]:

@@ -65,6 +65,8 @@ class Node(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, _program: None, _residuals: None, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
         """The tangents of the outputs."""
+        if not any(ctx.program.inexact):
+            return (None,) * len(ctx.program.inexact)
         wrt = tuple(i for i, tangent in enumerate(tangents) if tangent is not None)
         given = [tangent for tangent in tangents if tangent is not None]
         found = iter(call(ctx.program.jvp(wrt), (*ctx.saved_tensors, *given)))

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from purefx._torch import FakeTensorMode, outside_transforms, without_modes
-from purefx.transforms.graphs import Engine, Graph, Split, Tensors, capture_values, split
+from purefx.transforms.graphs import Engine, Graph, Split, Tensors, capture_values, split, without_overlap
 
 Dims = tuple[int | None, ...]
 Wrt = tuple[int, ...]
@@ -108,7 +108,7 @@ class Program(ABC):
         inputs = self._laid_out(inputs)
         if residuals.serve(self.forward_program(), self.wrt):
             return self.finished(residuals.gradients(inputs, self.wrt))
-        if not residuals.wrt or residuals.program is not None:
+        if not residuals.wrt or residuals.program is not None or not any(self.inexact):
             return self._run(inputs)
         forward, backward = self._split(inputs, residuals.wrt)
         outputs = forward(*inputs)
@@ -271,7 +271,7 @@ class Jvp(Derivative):
         def inexact(*chosen: torch.Tensor) -> Tensors:
             return _inexact(self.of, self.of.function(*_replaced(own, self.wrt, chosen)))
 
-        primals = tuple(_without_overlap(own[i]) for i in self.wrt)
+        primals = tuple(without_overlap(own[i]) for i in self.wrt)  # a tangent lies like its primal
         found: Tensors = torch.func.jvp(inexact, primals, tangents)[1]
         return found
 
@@ -325,8 +325,9 @@ class Vmap(Program):
         return capture_values(self._batched(inputs), _fakes(inputs))
 
     def _batched(self, inputs: Sequence[torch.Tensor]) -> Callable[..., Tensors]:
-        examples = [x if dim is None else _first(x, dim) for x, dim in zip(_fakes(inputs), self.dims, strict=True)]
-        one = self.of.graph(examples).batchable(self.randomness)
+        with outside_transforms(), without_modes():  # those of a derivative that is being captured
+            examples = [x if dim is None else _first(x, dim) for x, dim in zip(_fakes(inputs), self.dims, strict=True)]
+            one = self.of.graph(examples).batchable(self.randomness)
 
         def batched(*given: torch.Tensor) -> Tensors:
             outputs = torch.func.vmap(one, in_dims=self.dims, randomness=self.randomness)(*given)
@@ -377,12 +378,6 @@ def _replaced(inputs: Tensors, wrt: Wrt, chosen: Tensors) -> Tensors:
     for i, x in zip(wrt, chosen, strict=True):
         replaced[i] = x
     return tuple(replaced)
-
-
-def _without_overlap(primal: torch.Tensor) -> torch.Tensor:
-    """``primal`` laid out so that a tangent can lie like it: PyTorch wants that, and no element twice."""
-    repeated = any(stride == 0 and size > 1 for size, stride in zip(primal.shape, primal.stride(), strict=True))
-    return primal.clone(memory_format=torch.contiguous_format) if repeated else primal
 
 
 def _first(x: torch.Tensor, dim: int) -> torch.Tensor:

@@ -1,0 +1,22 @@
+"""Programs and nests nobody thought of: what purefx gives is what loops and autograd give."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.transforms.generate import seeded_nests
+from tests.transforms.support import assert_right
+
+pytest.importorskip("purefx.func")
+CHUNK = 10
+
+
+@pytest.mark.parametrize("start", range(0, 60, CHUNK))
+def test_transforms_of_purefx_are_right(start: int) -> None:
+    assert_right(nest for _, nest in seeded_nests(range(start, start + CHUNK)))
+
+
+@pytest.mark.parametrize("system", ["compile", "functionalize", "over"])
+@pytest.mark.parametrize("start", range(60, 80, CHUNK))
+def test_transforms_of_torch_are_right_around_what_purefx_makes(start: int, system: str) -> None:
+    assert_right((nest for _, nest in seeded_nests(range(start, start + CHUNK))), system)
