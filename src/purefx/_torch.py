@@ -216,6 +216,44 @@ def unwrap(tensor: torch.Tensor) -> tuple[torch.Tensor, int | None, int]:
     return functorch.get_unwrapped(tensor), dim, functorch.maybe_get_level(tensor)
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether neither a transform nor forward-mode AD has its hands on ``tensor``."""
+    return not is_functorch_wrapped(tensor) and primal_of(tensor) is tensor
+
+
+def primal_of(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` without its tangent in forward-mode AD; itself, if it has none."""
+    primal, tangent = torch.autograd.forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
+    return tensor if tangent is None else primal
+
+
+_BATCHED = torch._C._dispatch_key_parse("Batched")
+
+
+def is_batched_by_autograd(tensor: torch.Tensor) -> bool:
+    """Whether ``autograd.grad(is_grads_batched=True)`` has wrapped ``tensor``: by a vmap older than torch.func's."""
+    return torch._C._dispatch_keys(tensor).has(_BATCHED)
+
+
+def batched_by_function(
+    function: Callable[..., tuple[torch.Tensor, ...]], inputs: Sequence[torch.Tensor | None]
+) -> tuple[torch.Tensor, ...]:
+    """``function`` of ``inputs`` under ``torch.func.vmap``, in the place of the older vmap that has wrapped some."""
+    dims = tuple(None if x is None or not is_batched_by_autograd(x) else 0 for x in inputs)
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    torch._C._vmapmode_decrement_nesting()
+    try:
+        given = [
+            x if x is None or dim is None else torch._remove_batch_dim(x, level, 1, 0)
+            for x, dim in zip(inputs, dims, strict=True)
+        ]
+        outputs = torch.func.vmap(function, in_dims=dims, randomness="same")(*given)
+        return tuple(torch._add_batch_dim(x, 0, level) for x in outputs)
+    finally:
+        torch._C._vmapmode_increment_nesting()
+
+
 def is_traced_by_proxies() -> bool:
     """Whether ``make_fx`` runs: compiled code would hide from it what it is to see."""
     return get_proxy_mode() is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -20,8 +20,8 @@ from purefx.pipeline import (
     Stages,
     build,
     build_without_backend,
-    compile_functional,
     compile_graph,
+    engine_of,
     graph_module,
     run_stages,
 )
@@ -56,12 +56,12 @@ def functionalize(function: Callable[P, R]) -> Callable[P, R]:
         if is_capturing() and not is_batching():
             return function(*args, **kwargs)
         if is_transforming():
-            composed: R = Composer(function, Engine(None, compile_functional))(args, kwargs)
+            composed: R = Composer(function, engine_of(None))(args, kwargs)
             return composed
         if is_capturing():
             return function(*args, **kwargs)
         stages = run_stages(function, args, kwargs, dynamic=False)
-        wrapper = build(stages, graph_module(stages).forward, GradientProgram)
+        wrapper = build(stages, graph_module(stages).forward, GradientProgram, engine_of(None))
         result: R = wrapper.run(pytree.tree_leaves((args, kwargs)))
         return result
 
@@ -78,7 +78,7 @@ def trace(
     """
     stages = run_stages(function, args, kwargs, dynamic=dynamic, partition=partition)
     module = graph_module(stages)
-    return Program(stages, module, build(stages, module.forward, GradientProgram))
+    return Program(stages, module, build(stages, module.forward, GradientProgram, engine_of(None)))
 
 
 def compile(
@@ -113,7 +113,11 @@ class Compiled:
     """Whether calls write and keep what the function does."""
 
     def __init__(
-        self, function: Callable[..., Any], compilers: Compilers | None, partition: Partition = "default"
+        self,
+        function: Callable[..., Any],
+        compilers: Compilers | None,
+        partition: Partition = "default",
+        engine: Engine | None = None,
     ) -> None:
         self.function = function
         self.compilers = compilers
@@ -121,7 +125,17 @@ class Compiled:
         self.specialisations: OrderedDict[int, tuple[Any, Wrapper]] = OrderedDict()
         self._captures = 0
         self._newest: tuple[Any, Stages, Wrapper] | None = None
-        self._composer = Composer(function, Engine(compilers, compile_functional), effects=self.effects)
+        self._engine = engine_of(compilers) if engine is None else engine
+        self._composer = Composer(function, self._engine, effects=self.effects)
+
+    @property
+    def runs(self) -> Counter[str]:
+        """How often each program ran that was compiled for a transform or for a gradient of a gradient, by its name.
+
+        ``vmap(vjp(f))`` is the gradient of ``f`` for each of a batch.  That PyTorch's own operators ran in the place of
+        a compiled program cannot be: there is no such way.
+        """
+        return self._engine.runs
 
     def __getattr__(self, name: str) -> Any:
         """What the function has: the parameters of a module, ``train()``, ``state_dict()``."""
@@ -172,12 +186,14 @@ class Compiled:
 
     def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> Wrapper:
         stages = self.stages(args, kwargs)
-        again = functools.partial(GradientProgram, compilers=self.compilers, partition=self.partition)
+        again = functools.partial(
+            GradientProgram, compilers=self.compilers, partition=self.partition, engine=self._engine
+        )
         if self.compilers is None:
-            wrapper = build_without_backend(stages, again)
+            wrapper = build_without_backend(stages, again, self._engine)
         else:
             forward = self.compilers.inference if stages.joint is None else self.compilers.forward
-            wrapper = build(stages, compile_graph(stages, forward), again, self.compilers.backward)
+            wrapper = build(stages, compile_graph(stages, forward), again, self._engine)
         self.specialisations[self._captures] = (structure, wrapper)
         self._newest = (structure, stages, wrapper)
         self._captures += 1
@@ -197,9 +213,18 @@ class GradientProgram(Compiled):
     effects = False
 
     def __init__(
-        self, gradient: Gradient, compilers: Compilers | None = None, partition: Partition = "default"
+        self,
+        gradient: Gradient,
+        compilers: Compilers | None = None,
+        partition: Partition = "default",
+        engine: Engine | None = None,
     ) -> None:
-        super().__init__(gradient, compilers, partition)
+        super().__init__(gradient, compilers, partition, engine)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The gradient; it is counted in ``runs``, with those of the function."""
+        self.runs[name_of(self.function)] += 1
+        return super().__call__(*args, **kwargs)
 
 
 def explain(function: Callable[..., Any], *args: Any, partition: Partition = "default", **kwargs: Any) -> Explanation:

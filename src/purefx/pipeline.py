@@ -22,7 +22,7 @@ from purefx.autodiff.levels import Level
 from purefx.autodiff.partition import Partition
 from purefx.capture.captured import Capture, name_of, without_effects
 from purefx.capture.session import ONE_AT_A_TIME, capture
-from purefx.compilers import Backend
+from purefx.compilers import Backend, Compilers
 from purefx.errors import BackendFailed, GradientsRefused, UnsupportedOperator
 from purefx.functional.examples import example_of, example_of_value
 from purefx.functional.known import find_number
@@ -42,6 +42,8 @@ from purefx.runtime.first_run import checked_once, needs_first_run
 from purefx.runtime.guards import ModuleGuard
 from purefx.runtime.runner import build_runner
 from purefx.runtime.wrapper import Wrapper, build_wrapper
+from purefx.transforms.backward import composed
+from purefx.transforms.graphs import Engine
 
 
 @contextmanager
@@ -99,23 +101,28 @@ def run_stages(
         ) from error
 
 
+def engine_of(compilers: Compilers | None) -> Engine:
+    """What makes and runs the programs that transforms make of a function."""
+    return Engine(compilers, compile_functional)
+
+
 def graph_module(stages: Stages) -> fx.GraphModule:
     """The functional graph as a module."""
     return module_of(stages.functional)
 
 
-def build(stages: Stages, run_graph: Callable[..., Any], again: Again, backend: Backend | None = None) -> Wrapper:
-    """The wrapper that runs ``run_graph`` in the place of the functional graph; ``backend`` compiles backwards.
+def build(stages: Stages, run_graph: Callable[..., Any], again: Again, engine: Engine) -> Wrapper:
+    """The wrapper that runs ``run_graph`` in the place of the functional graph; ``engine`` compiles backwards.
 
     ``again`` compiles gradients whose gradients are asked for.
     """
     if needs_first_run(stages.functional):
         run_graph = checked_once(stages.functional, run_graph)
-    return _wrapper(stages, stages.functional, run_graph, again, backend)
+    return _wrapper(stages, stages.functional, run_graph, again, engine)
 
 
 def _wrapper(
-    stages: Stages, functional: Functional, run_graph: Callable[..., Any], again: Again, backend: Backend | None = None
+    stages: Stages, functional: Functional, run_graph: Callable[..., Any], again: Again, engine: Engine
 ) -> Wrapper:
     joint = stages.joint
     if joint is None:
@@ -124,7 +131,8 @@ def _wrapper(
     def derived(level: Level, pattern: Pattern) -> BackwardGraph:
         with ONE_AT_A_TIME:
             graph = derive(stages.capture, stages.replay, joint, level, pattern)
-        return backward_graph(joint, level, graph, _boxed(stages, graph, backend))
+        run = _boxed(stages, graph, engine.compilers)
+        return backward_graph(joint, level, graph, run, composed(engine, stages.capture, graph, run))
 
     modules = ModuleGuard.of([module for _, module in stages.capture.modules])
 
@@ -148,22 +156,22 @@ def _wrapper(
     return build_wrapper(stages.capture, stages.replay, functional, run_graph, (joint, derivatives))
 
 
-def _boxed(stages: Stages, graph: FunctionalBackward, backend: Backend | None) -> Callable[[list[Any]], Any]:
+def _boxed(stages: Stages, graph: FunctionalBackward, compilers: Compilers | None) -> Callable[[list[Any]], Any]:
     """What runs a backward graph: it takes a list of inputs."""
-    if backend is None:
+    if compilers is None:
         return build_runner(graph, boxed=True)
-    compiled = compile_functional(stages.capture, graph, backend)
+    compiled = compile_functional(stages.capture, graph, compilers.backward)
     return lambda inputs: compiled(*inputs)
 
 
-def build_without_backend(stages: Stages, again: Again) -> Wrapper:
+def build_without_backend(stages: Stages, again: Again, engine: Engine) -> Wrapper:
     """The wrapper that runs the graph as it is, with the writes in place again where that is safe."""
     if needs_first_run(stages.functional):
-        return build(stages, build_runner(stages.functional), again)
+        return build(stages, build_runner(stages.functional), again, engine)
     joint = stages.joint
     kept = () if joint is None else [x for x in joint.residuals.values() if not isinstance(x, RootInput | SymbolInput)]
     functional = with_in_place_writes(stages.functional, kept)
-    return _wrapper(stages, functional, build_runner(functional), again)
+    return _wrapper(stages, functional, build_runner(functional), again, engine)
 
 
 def compile_graph(stages: Stages, backend: Backend) -> Callable[..., Any]:

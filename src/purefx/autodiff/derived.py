@@ -18,7 +18,7 @@ from purefx.autodiff.backward import Pattern, Place, stopped
 from purefx.autodiff.levels import Level
 from purefx.autodiff.targets import Slot, Target
 from purefx.capture.arguments import Held, Leaf, TableEntry
-from purefx.capture.captured import Capture, Input, TensorResult
+from purefx.capture.captured import Capture, Input, TensorResult, name_of
 from purefx.capture.edges import take_off_hooks
 from purefx.capture.recording import Variable
 from purefx.errors import GradientsRefused
@@ -58,6 +58,7 @@ def gradient_of(capture: Capture, level: Level, pattern: Pattern) -> Gradient:
             tensor.register_hook(hook)  # type: ignore[no-untyped-call]  # for what is differentiated next
         return tuple(found)
 
+    gradient.__name__ = gradient.__qualname__ = f"gradient({name_of(function)})"
     return gradient
 
 

@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from purefx.pipeline import Stages, build, graph_module
+from purefx.pipeline import Stages, build, engine_of, graph_module
 from purefx.program import Program
 from purefx.report.conditions import Guard, read_guards
 from purefx.report.contract import Argument, Signature, View, Write, WriteSource
@@ -52,7 +52,7 @@ class Explanation:
 def explain(stages: Stages) -> Explanation:
     """The explanation of the program that ``stages`` made."""
     module = graph_module(stages)
-    program = Program(stages, module, build(stages, module.forward, lambda gradient: gradient))
+    program = Program(stages, module, build(stages, module.forward, lambda gradient: gradient, engine_of(None)))
     return Explanation(
         program,
         function_name(stages.capture.function),

@@ -23,11 +23,14 @@ from purefx.functional.signature import (
 )
 from purefx.runtime.differentiable import BackwardGraph, Tangent
 
+Run = Callable[[list[Any]], Sequence[Any]]
+"""Runs a backward graph on a list of inputs, which it may clear."""
+
 
 def backward_graph(
-    joint: Joint, level: Level, functional: FunctionalBackward, run: Callable[[list[Any]], Sequence[Any]]
+    joint: Joint, level: Level, functional: FunctionalBackward, run: Run, composed: Run
 ) -> BackwardGraph:
-    """What runs ``functional``, one of the backward graphs of ``level``, by ``run``, which takes a list."""
+    """What runs ``functional``, one of the backward graphs of ``level``, by ``run``; ``composed`` is for transforms."""
     kept = joint.kept(level)
     tensors = {name: i for i, name in enumerate(name for name, value in kept.items() if value is not None)}
     numbers = {name: i for i, name in enumerate(name for name, value in kept.items() if value is None)}
@@ -40,7 +43,7 @@ def backward_graph(
         elif isinstance(output, WrittenOutput):
             writes.append((position, _writer(joint, output)))
     takes = tuple(_take(given, tensors, numbers) for given in functional.inputs)
-    return BackwardGraph(run, takes, tuple(gives), tuple(writes))
+    return BackwardGraph(run, composed, takes, tuple(gives), tuple(writes))
 
 
 def _take(given: BackwardInput, tensors: dict[str, int], numbers: dict[str, int]) -> int | Tangent | torch.Tensor:

@@ -14,7 +14,13 @@ from typing import Any
 
 import torch
 
-from purefx._torch import keeps_graph
+from purefx._torch import (
+    batched_by_function,
+    is_batched_by_autograd,
+    is_plain,
+    is_transforming,
+    keeps_graph,
+)
 from purefx.autodiff.derived import Gradient
 from purefx.capture.chance import restore_random_state
 from purefx.errors import GradientsRefused
@@ -54,7 +60,7 @@ class Tangent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BackwardGraph:
-    """A compiled backward: ``run`` takes a list of inputs, which it may clear.
+    """A compiled backward: ``run`` takes a list of inputs, which it may clear; ``composed`` those under a transform.
 
     Each of ``takes`` is a position in the saved tensors or (``~i``) in the saved numbers, a tangent, or a tensor that
     is held.  ``gives`` has for each input of the node the position of its gradient among the outputs, or None, and
@@ -62,6 +68,7 @@ class BackwardGraph:
     """
 
     run: Callable[[list[Any]], Sequence[Any]]
+    composed: Callable[[list[Any]], Sequence[Any]]
     takes: tuple[int | Tangent | torch.Tensor, ...]
     gives: tuple[int | None, ...]
     writes: tuple[tuple[int, Callable[[Sequence[torch.Tensor], torch.Tensor], None]], ...] = ()
@@ -72,10 +79,11 @@ class BackwardGraph:
         if not keeps_graph():
             ctx.maybe_clear_saved_tensors()
             ctx.leaves = None
-        inputs = [self._input(take, tensors, ctx.saved.numbers, tangents) for take in self.takes]
+        plain = not is_transforming() or all(tangent is None or is_plain(tangent) for tangent in tangents)
+        inputs = [self._input(take, tensors, ctx.saved.numbers, tangents, plain) for take in self.takes]
         del tensors
         tangents.clear()
-        outputs = self.run(inputs)
+        outputs = self.run(inputs) if plain else self.composed(inputs)
         for position, write in self.writes:
             write(ctx.saved.written, outputs[position])
         return tuple(None if i is None else outputs[i] for i in self.gives)
@@ -86,17 +94,19 @@ class BackwardGraph:
         tensors: Sequence[torch.Tensor],
         numbers: Sequence[Any],
         tangents: list[torch.Tensor | None],
+        plain: bool,  # noqa: FBT001 - whether no transform has wrapped a tangent
     ) -> Any:
         if isinstance(take, int):
             return tensors[take] if take >= 0 else numbers[~take]
         if isinstance(take, Tangent):
-            return coerced(tangents[take.slot], take)
+            tangent = tangents[take.slot]
+            assert tangent is not None  # the pattern says so
+            return coerced(tangent, take) if plain else tangent
         return take
 
 
-def coerced(tangent: torch.Tensor | None, wanted: Tangent) -> torch.Tensor:
+def coerced(tangent: torch.Tensor, wanted: Tangent) -> torch.Tensor:
     """``tangent`` with the strides and the dtype that the backward graph was made for."""
-    assert tangent is not None  # the pattern says so
     geometry = wanted.geometry
     if tangent.dtype != wanted.dtype:
         tangent = tangent.to(wanted.dtype)
@@ -165,6 +175,8 @@ class CompiledFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, tangents: list[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
         """The gradients of ``inputs``, given those of ``outputs``."""
+        if any(tangent is not None and is_batched_by_autograd(tangent) for tangent in tangents):
+            return _of_batch(ctx, tangents)
         pattern = tuple(tangent is not None for tangent in tangents)
         if not any(pattern):
             return (None,) * len(ctx.needs_input_grad)
@@ -172,6 +184,20 @@ class CompiledFunction(torch.autograd.Function):
         if torch.is_grad_enabled():
             return (None, None, None, *_differentiable(ctx, pattern, tangents))
         return (None, None, None, *ctx.derivatives.of(pattern)(ctx, tangents))
+
+
+def _of_batch(ctx: Any, tangents: list[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+    """The gradients for ``tangents`` that autograd itself has batched: those that ``torch.func.vmap`` gives."""
+    places: list[int] = []
+
+    def one(*given: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        gradients = CompiledFunction.backward(ctx, list(given))
+        places[:] = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        return tuple(gradient for gradient in gradients if gradient is not None)
+
+    found = batched_by_function(one, tangents)
+    gradients = dict(zip(places, found, strict=True))
+    return tuple(gradients.get(i) for i in range(len(ctx.needs_input_grad)))
 
 
 def _differentiable(ctx: Any, pattern: Pattern, tangents: list[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:

@@ -137,10 +137,10 @@ def _tensor_conditions(name: str, known: Input, speller: Speller, *, offsets: bo
             yield f"{name}.storage_offset() == {geometry.offset}"
             yield f"{name}.untyped_storage().nbytes() == {known.before.storage.nbytes}"
     yield f"{name}.requires_grad is {tensor.requires_grad}"
-    if tensor.requires_grad and known.was_leaf:
-        yield f"{name}.grad is {'None' if tensor.grad is None else 'not None'}"
     if tensor.requires_grad and isinstance(known.sources[0], Leaf):
         yield from _history_conditions(name, tensor, speller)
+    if tensor.requires_grad and known.was_leaf:  # of what is no leaf, PyTorch warns
+        yield f"{name}.grad is {'None' if tensor.grad is None else 'not None'}"
     if isinstance(known.sources[0], Leaf):
         yield f"{name}.is_inference() is {tensor.is_inference()}"
         yield f"{name}.is_neg() is {tensor.is_neg()}"

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from purefx._torch import outside_transforms, pytree, without_modes
+from purefx._torch import is_plain, outside_transforms, pytree, without_modes
 from purefx.analysis.replay import infer_replay
 from purefx.capture.arguments import Source
 from purefx.capture.captured import name_of, without_effects
@@ -37,7 +37,7 @@ from purefx.runtime.wrapper import Wrapper, compile_wrapper
 from purefx.runtime.write_back import chained
 from purefx.transforms.base import Base
 from purefx.transforms.graphs import Engine
-from purefx.transforms.levels import Examples, batch_levels, is_plain
+from purefx.transforms.levels import Examples, batch_levels
 from purefx.transforms.node import call
 
 CACHE_SIZE = 16

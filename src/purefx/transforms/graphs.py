@@ -6,6 +6,7 @@ split(graph, ...)                   ->  Split        forward with residuals, and
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from purefx._torch import OpOverload, is_traced_by_proxies
+from purefx._torch import OpOverload, is_traced_by_proxies, outside_transforms, without_modes
 from purefx.analysis.replay import Fresh, Replay
 from purefx.capture.arguments import Held, Leaf
 from purefx.capture.captured import Capture, TensorResult
@@ -101,9 +102,14 @@ class Engine:
         A capture sees it in grad mode, as if it were spelled in the place of the call: a view that the graph takes
         is no view that was taken without gradients.
         """
-        run = seen = build_runner(graph.functional)
-        if self.compilers is not None:
-            run = self.compile(graph.capture, graph.functional, getattr(self.compilers, role))
+        seen = build_runner(graph.functional)
+
+        @functools.cache
+        def compiled() -> Callable[..., Any]:
+            if self.compilers is None:
+                return seen
+            with outside_transforms(), without_modes():
+                return self.compile(graph.capture, graph.functional, getattr(self.compilers, role))
 
         def call(*inputs: torch.Tensor) -> Tensors:
             self.runs[name] += 1
@@ -111,7 +117,7 @@ class Engine:
                 with torch.enable_grad():
                     return graph.calling(seen)(*[x.detach() if x.requires_grad else x for x in inputs])
             with torch.no_grad():
-                return graph.calling(seen if is_traced_by_proxies() else run)(*inputs)
+                return graph.calling(seen if is_traced_by_proxies() else compiled())(*inputs)
 
         return call
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations
-from typing import cast
 
 import torch
 
-from purefx._torch import is_functorch_wrapped, storage_key, unwrap
+from purefx._torch import is_functorch_wrapped, is_plain, primal_of, storage_key, unwrap
 from purefx.capture.fakes import FakeFactory
 from purefx.capture.recording import geometry_of
 from purefx.capture.session import is_capturing
@@ -44,17 +43,6 @@ def bottom(tensor: torch.Tensor) -> torch.Tensor:
 def tracks_gradients(tensor: torch.Tensor) -> bool:
     """Whether a gradient in reverse mode may be asked for with respect to ``tensor``, at any level."""
     return tensor.requires_grad or any(held.requires_grad for held, _, _ in wrappings(tensor))
-
-
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether neither a transform nor forward-mode AD has its hands on ``tensor``."""
-    return not is_functorch_wrapped(tensor) and _primal(tensor) is tensor
-
-
-def _primal(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` without its tangent in forward-mode AD; itself, if it has none."""
-    primal, tangent = torch.autograd.forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
-    return tensor if tangent is None else cast(torch.Tensor, primal)
 
 
 class Examples:
@@ -97,7 +85,7 @@ class Examples:
 
 def _example(tensor: torch.Tensor) -> torch.Tensor:
     if not is_functorch_wrapped(tensor):
-        return _primal(tensor)
+        return primal_of(tensor)
     held, dim, _ = unwrap(tensor)
     inner = _example(held)
     if dim is None:

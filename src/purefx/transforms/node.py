@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from purefx._torch import batched_by_function, is_batched_by_autograd
 from purefx.transforms.levels import tracks_gradients
 from purefx.transforms.programs import Dims, Program, Residuals
 
@@ -21,6 +22,8 @@ def call(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor
 
 
 def _apply(program: Program, residuals: Residuals, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    if any(map(is_batched_by_autograd, inputs)):
+        return batched_by_function(lambda *given: _apply(program, residuals, given), inputs)
     outputs: tuple[torch.Tensor, ...] = Node.apply(program, residuals, *inputs)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
     return outputs
 
