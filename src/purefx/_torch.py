@@ -155,7 +155,10 @@ def without_modes() -> AbstractContextManager[Any]:
 
 @contextmanager
 def running_fake_kernels(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Run the fake kernels for ``tensors``: what fake tensors remember of earlier calls resizes no ``out=`` tensor."""
+    """Run the fake kernels for ``tensors``: what fake tensors remember of earlier calls resizes nothing.
+
+    Where eager resizes what it writes, or refuses to, they have to run for it to be seen.
+    """
     mode = outer_fake_mode(tensors)
     if mode is None:
         yield

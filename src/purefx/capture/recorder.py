@@ -192,7 +192,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             rehearse(func, *recorded)
         shown = shown_by_out(func, *given)
         try:
-            with running_fake_kernels([before.tensor for before in shown]) if shown else nullcontext():
+            with running_fake_kernels(written_tensors(func, *given)) if written else nullcontext():
                 result = func(*given[0], **given[1])
         except NEEDS_DATA:
             raise
