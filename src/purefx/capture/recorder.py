@@ -38,6 +38,7 @@ from purefx.capture.effects import (
 )
 from purefx.capture.frames import current_line
 from purefx.capture.histories import Histories
+from purefx.capture.kernels import FakeKernels
 from purefx.capture.recording import (
     Call,
     Constant,
@@ -88,6 +89,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self.recording = Recording()
         self._tensors = Tensors(self.recording)
         self._lift = lift
+        self._kernels = FakeKernels()
         self.chance = Chance()
         self._detached: tuple[weakref.ref[torch.Tensor], tuple[torch.Tensor, ...], Call] | None = None
         self._viewed: tuple[torch.Tensor, ...] = ()
@@ -193,7 +195,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         shown = shown_by_out(func, *given)
         try:
             with running_fake_kernels(written_tensors(func, *given)) if written else nullcontext():
-                result = func(*given[0], **given[1])
+                result = self._kernels.run(func, given, recorded)
         except NEEDS_DATA:
             raise
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, AssertionError) as error:
