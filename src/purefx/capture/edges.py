@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from purefx._torch import is_piece, set_version, without_modes
+from purefx._torch import is_piece, set_version, without_dispatch, without_modes
+from purefx.operators import aten
 
 
 class Beginning(torch.autograd.Function):
@@ -49,9 +50,17 @@ def edge_of(tensor: torch.Tensor) -> GradientEdge | None:
     if torch.is_inference_mode_enabled() or not tensor.requires_grad or is_bare_view(tensor):
         return None
     try:
-        return get_gradient_edge(tensor)
+        return _edge_of_leaf(tensor) if tensor.grad_fn is None else get_gradient_edge(tensor)
     except RuntimeError:  # PyTorch cannot tell it of a view whose base was detached
         return None
+
+
+def _edge_of_leaf(leaf: torch.Tensor) -> GradientEdge:
+    """What `get_gradient_edge` returns, which takes a view of ``leaf`` to find it: for a fake that costs much."""
+    with without_dispatch(), torch.enable_grad():
+        alias = aten.alias.default(leaf)
+    assert alias.grad_fn is not None, "a leaf requires grad, and so do its views"
+    return GradientEdge(alias.grad_fn.next_functions[0][0], 0)
 
 
 def is_view_without_grad(tensor: torch.Tensor) -> bool:

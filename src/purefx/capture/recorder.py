@@ -38,6 +38,7 @@ from purefx.capture.effects import (
 )
 from purefx.capture.frames import current_line
 from purefx.capture.histories import Histories
+from purefx.capture.kernels import SEES_STORAGE_SIZES, FakeKernels
 from purefx.capture.recording import (
     Call,
     Constant,
@@ -66,8 +67,6 @@ _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, Fak
 
 _SIMPLE = frozenset({Operand, int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout})
 _DEVICE = torch.ops.prim.device.default
-_SEES_STORAGE_SIZES = frozenset({aten._has_same_storage_numel.default, aten._new_zeros_with_same_feature_meta.default})
-"""Operators of forward-mode AD whose answers depend on more than what fake tensors remember their calls by."""
 KnownNumber = Callable[[Recording, Operand], int | float | bool | complex | None]
 Operands = tuple[Operand, ...]
 Passed = tuple[tuple[Any, ...], dict[str, Any]]
@@ -90,6 +89,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self.recording = Recording()
         self._tensors = Tensors(self.recording)
         self._lift = lift
+        self._kernels = FakeKernels()
         self.chance = Chance()
         self._detached: tuple[weakref.ref[torch.Tensor], tuple[torch.Tensor, ...], Call] | None = None
         self._viewed: tuple[torch.Tensor, ...] = ()
@@ -195,10 +195,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         if written and needs_rehearsal(func, operands_of(recorded), written):
             rehearse(func, *recorded)
         shown = shown_by_out(func, *given)
-        unlike = given[0] if func in _SEES_STORAGE_SIZES else [before.tensor for before in shown]
+        unlike = given[0] if func in SEES_STORAGE_SIZES else written_tensors(func, *given) if written else ()
         try:
             with running_fake_kernels(unlike) if unlike else nullcontext():
-                result = func(*given[0], **given[1])
+                result = self._kernels.run(func, given, recorded)
         except NEEDS_DATA:
             raise
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, AssertionError) as error:

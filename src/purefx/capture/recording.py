@@ -204,13 +204,16 @@ def restrided(call: Call) -> Region:
     return region.at(Geometry(tuple(sizes), tuple(strides), offset))
 
 
+_CONTAINERS = (list, tuple, dict)
+
+
 def map_tree(function: Callable[[Any], Any], tree: Tree) -> Tree:
     """``tree`` with ``function`` applied to everything in it that is not a list, tuple, dict or slice."""
-    if not isinstance(tree, (list, tuple, dict)):
+    if not isinstance(tree, _CONTAINERS):
         return function(tree)
     if isinstance(tree, dict):
         return {key: map_tree(function, x) for key, x in tree.items()}
-    items = [map_tree(function, x) for x in tree]
+    items = [map_tree(function, x) if isinstance(x, _CONTAINERS) else function(x) for x in tree]
     if isinstance(tree, list):
         return items
     return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
@@ -219,5 +222,13 @@ def map_tree(function: Callable[[Any], Any], tree: Tree) -> Tree:
 def operands_of(tree: Tree) -> tuple[Operand, ...]:
     """The operands in ``tree``, left to right."""
     found: list[Operand] = []
-    map_tree(lambda x: found.append(x) if isinstance(x, Operand) else None, tree)
+    _collect(tree, found)
     return tuple(found)
+
+
+def _collect(tree: Tree, found: list[Operand]) -> None:
+    if isinstance(tree, Operand):
+        found.append(tree)
+    elif isinstance(tree, _CONTAINERS):
+        for x in tree.values() if isinstance(tree, dict) else tree:
+            _collect(x, found)

@@ -58,10 +58,12 @@ class Tensors:
         return self.operand(tensor).variable
 
     def operand(self, tensor: torch.Tensor) -> Operand:
-        """The variable that ``tensor`` is, with what it shows at this moment."""
+        """The variable that ``tensor`` is, with what it shows now: one object as long as that is equal."""
         region = self.region(tensor)
         known: Variable | None = tensor.__dict__.get(_VARIABLE)
-        return Operand(self._new_variable(tensor, region) if known is None else known, region)
+        if known is None:
+            return Operand(self._new_variable(tensor, region), region)
+        return Operand(known, known.last if known.last == region else region)
 
     def show(self, variable: Variable, region: Region) -> Operand:
         """Note that ``variable`` shows ``region`` now."""
