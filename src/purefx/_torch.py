@@ -196,6 +196,12 @@ def is_transforming() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
 
 
+def current_level() -> int:
+    """The level of the innermost transform that runs; 0 where none does."""
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    return max((interpreter.level() for interpreter in stack), default=0)
+
+
 def is_batching() -> bool:
     """Whether one of the transforms that run is vmap."""
     stack = torch._C._functorch.get_interpreter_stack() or ()

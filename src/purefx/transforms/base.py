@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from purefx._torch import pytree, resolve_op
+from purefx._torch import OpOverload, pytree, resolve_op
 from purefx.analysis.replay import Fresh, Replay
 from purefx.capture.arguments import GradientOf, Held, Leaf, Source, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult
@@ -25,18 +25,22 @@ from purefx.capture.owners import find_owners
 from purefx.capture.recording import Region, Variable, geometry_of
 from purefx.capture.stand_ins import fake_owners
 from purefx.errors import TransformRefused
+from purefx.functional.on_copies import OnCopies
 from purefx.functional.regions import chain_between
 from purefx.functional.roots import Root
 from purefx.functional.signature import BaseOutput, Functional, NumberOutput, ResultOutput, RootInput, WrittenOutput
+from purefx.operators import aten
 from purefx.transforms.graphs import Engine, Graph, Tensors, without_overlap
-from purefx.transforms.levels import tracks_gradients
+from purefx.transforms.levels import NO_GRADIENT, gradient_level
 from purefx.transforms.programs import Program
 
 
 class Base(Program):
     """The user's function as it was captured."""
 
-    def __init__(self, engine: Engine, name: str, capture: Capture, replay: Replay, functional: Functional) -> None:
+    def __init__(
+        self, engine: Engine, name: str, capture: Capture, replay: Replay, functional: Functional, *, opaque: bool
+    ) -> None:
         self._capture = capture
         self._functional = functional
         self._roots = [_root(given) for given in functional.inputs]
@@ -47,11 +51,18 @@ class Base(Program):
         sources = [source for known in capture.inputs for source in known.sources]
         self._readers = [read for source in sources if (read := _reader(source)) is not None]
         self._owners = find_owners(capture.function, capture.flat.leaves)
+        copying = any(isinstance(node.target, OnCopies) for node in functional.graph.nodes)
+        self._transparent = not opaque and not copying and _is_transparent(capture)
         self._rebound = [
             (how.variable, rebinding)
             for how, rebinding in zip(replay.rebound, capture.rebindings, strict=True)
             if isinstance(how, Fresh)
         ]
+
+    @property
+    def transparent(self) -> bool:
+        """Whether the program runs operators alone: no gradient is cut off, and no function has one of its own."""
+        return self._transparent
 
     @property
     def is_writing(self) -> bool:
@@ -64,7 +75,7 @@ class Base(Program):
 
     def kept(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """``inputs`` as a backward may read them: copies of those that are written after the call."""
-        if not torch.is_grad_enabled() or not any(map(tracks_gradients, inputs)):
+        if not torch.is_grad_enabled() or all(gradient_level(x) == NO_GRADIENT for x in inputs):
             return inputs
         return [_Kept.apply(x) if root.written else x for root, x in zip(self._roots, inputs, strict=True)]  # type: ignore[no-untyped-call]  # PyTorch gives it no types
 
@@ -170,6 +181,21 @@ class _Kept(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor) -> Any:
         """Copies of all examples at once."""
         return _Kept.apply(x), in_dims[0]  # type: ignore[no-untyped-call]  # PyTorch gives it no types
+
+
+def _is_transparent(capture: Capture) -> bool:
+    """Whether the gradient of each call is that of the operator that it has become in the graph.
+
+    Autograd detaches what it saves, and nobody reads that.
+    """
+    read = {operand.variable for call in capture.recording for operand in call.operands}
+    read.update(result.variable for result in capture.results if isinstance(result, TensorResult))
+    return all(
+        call.modes.grad
+        and isinstance(call.op, OpOverload)
+        and (call.op is not aten.detach.default or call.outputs[0].variable not in read)
+        for call in capture.recording
+    )
 
 
 def _reader(source: Source) -> Callable[[], Any] | None:

@@ -36,7 +36,7 @@ from purefx.runtime.scope import Scope
 from purefx.runtime.wrapper import Wrapper, compile_wrapper
 from purefx.runtime.write_back import chained
 from purefx.transforms.base import Base
-from purefx.transforms.graphs import Engine
+from purefx.transforms.graphs import Engine, opaque_runs
 from purefx.transforms.levels import Examples, batch_levels
 from purefx.transforms.node import call
 
@@ -87,11 +87,12 @@ class Composer:
 
     def _specialised(self, leaves: list[Any], structure: Any, args: Any, kwargs: Any) -> Specialisation:
         args, kwargs = pytree.tree_unflatten(leaves, pytree.tree_structure((args, kwargs)))
+        before = opaque_runs()
         captured = capture(self.function, args, kwargs, known=find_number)
         captured = captured if self.effects else without_effects(captured)
         replay = infer_replay(captured)
         functional = functionalize(captured, replay)
-        base = Base(self.engine, name_of(self.function), captured, replay, functional)
+        base = Base(self.engine, name_of(self.function), captured, replay, functional, opaque=opaque_runs() > before)
         scope = Scope(captured, replay, _without_views(functional))
         wrapper = compile_wrapper(scope, _body(scope), {"graph": lambda *inputs: call(base, base.kept(inputs))})
         made = Specialisation(structure, wrapper, base)

@@ -7,6 +7,7 @@ split(graph, ...)                   ->  Split        forward with residuals, and
 from __future__ import annotations
 
 import functools
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -96,8 +97,12 @@ class Engine:
     compile: Compile
     runs: Counter[str] = field(default_factory=Counter)
 
-    def callable(self, name: str, graph: Graph, role: str = "inference") -> Callable[..., Tensors]:
-        """What runs ``graph``; inside ``make_fx`` or a capture the graph runs as it is, so that it is seen.
+    def callable(
+        self, name: str, graph: Graph, role: str = "inference", *, transparent: bool = True
+    ) -> Callable[..., Tensors]:
+        """What runs ``graph``, of a program that is ``transparent`` or not.
+
+        Inside ``make_fx`` or a capture the graph runs as it is, so that it is seen.
 
         A capture sees it in grad mode, as if it were spelled in the place of the call: a view that the graph takes
         is no view that was taken without gradients.
@@ -114,12 +119,29 @@ class Engine:
         def call(*inputs: torch.Tensor) -> Tensors:
             self.runs[name] += 1
             if is_capturing():
+                if not transparent:
+                    note_opaque()
                 with torch.enable_grad():
                     return graph.calling(seen)(*[x.detach() if x.requires_grad else x for x in inputs])
             with torch.no_grad():
                 return graph.calling(seen if is_traced_by_proxies() else compiled())(*inputs)
 
         return call
+
+
+_opaque = threading.local()
+"""How many programs that are not transparent have run in captures of this thread: ``count``."""
+
+
+def note_opaque() -> None:
+    """A program runs whose gradients its operators do not tell."""
+    _opaque.count = opaque_runs() + 1
+
+
+def opaque_runs() -> int:
+    """How often `note_opaque` was called in this thread."""
+    count: int = getattr(_opaque, "count", 0)
+    return count
 
 
 def capture_values(function: Callable[..., Tensors], examples: Sequence[torch.Tensor]) -> Graph:

@@ -40,9 +40,17 @@ def bottom(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def tracks_gradients(tensor: torch.Tensor) -> bool:
-    """Whether a gradient in reverse mode may be asked for with respect to ``tensor``, at any level."""
-    return tensor.requires_grad or any(held.requires_grad for held, _, _ in wrappings(tensor))
+NO_GRADIENT = -1
+
+
+def gradient_level(tensor: torch.Tensor) -> int:
+    """The innermost level at which a gradient may be asked for with respect to ``tensor``; that of autograd is 0."""
+    while is_functorch_wrapped(tensor):
+        held, dim, level = unwrap(tensor)
+        if dim is None and tensor.requires_grad:
+            return level
+        tensor = held
+    return 0 if tensor.requires_grad else NO_GRADIENT
 
 
 class Examples:

@@ -11,40 +11,42 @@ from typing import Any
 
 import torch
 
-from purefx._torch import batched_by_function, is_batched_by_autograd
-from purefx.transforms.levels import tracks_gradients
+from purefx._torch import batched_by_function, current_level, is_batched_by_autograd
+from purefx.transforms.levels import NO_GRADIENT, gradient_level
 from purefx.transforms.programs import Dims, Program, Residuals
 
 
 def call(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The outputs of ``program`` for ``inputs``, whatever transforms have wrapped those."""
-    return _apply(program, _residuals(inputs), inputs)
+    levels = [gradient_level(x) if torch.is_grad_enabled() else NO_GRADIENT for x in inputs]
+    wrt = tuple(i for i, level in enumerate(levels) if level != NO_GRADIENT)
+    return _apply(program, Residuals(wrt), max(levels, default=NO_GRADIENT), inputs)
 
 
-def _apply(program: Program, residuals: Residuals, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def _apply(
+    program: Program, residuals: Residuals, innermost: int, inputs: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """The outputs of ``program``; gradients are asked for at the level ``innermost`` first."""
     if any(map(is_batched_by_autograd, inputs)):
-        return batched_by_function(lambda *given: _apply(program, residuals, given), inputs)
-    outputs: tuple[torch.Tensor, ...] = Node.apply(program, residuals, *inputs)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
+        return batched_by_function(lambda *given: _apply(program, residuals, innermost, given), inputs)
+    outputs: tuple[torch.Tensor, ...] = Node.apply(program, residuals, innermost, *inputs)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
     return outputs
-
-
-def _residuals(inputs: Sequence[torch.Tensor]) -> Residuals:
-    wanted = [i for i, x in enumerate(inputs) if tracks_gradients(x)]
-    return Residuals(tuple(wanted) if torch.is_grad_enabled() else ())
 
 
 class Node(torch.autograd.Function):
     """A call of a program."""
 
     @staticmethod
-    def forward(program: Program, residuals: Residuals, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        program: Program, residuals: Residuals, innermost: int, *inputs: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         """The outputs, computed by what was compiled."""
         return program.run(residuals, inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         """Keep the inputs, and what the outputs look like."""
-        ctx.program, ctx.residuals, *tensors = inputs
+        ctx.program, ctx.residuals, _, *tensors = inputs
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
@@ -55,19 +57,22 @@ class Node(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
         """The gradients of the inputs that need one."""
-        wrt = tuple(i for i, needed in enumerate(ctx.needs_input_grad[2:]) if needed)
+        wrt = tuple(i for i, needed in enumerate(ctx.needs_input_grad[3:]) if needed)
         found: list[torch.Tensor | None] = [None] * ctx.program.arity
         given = [x for x, inexact in zip(cotangents, ctx.program.inexact, strict=True) if inexact]
         if any(x is not None for x in given):
             whole = [_zeros(*like) if x is None else x for x, like in zip(given, ctx.like, strict=True)]
-            gradients = _apply(ctx.program.vjp(wrt), ctx.residuals, (*ctx.saved_tensors, *whole))
+            inputs = (*ctx.saved_tensors, *whole)
+            innermost = max(map(gradient_level, inputs)) if torch.is_grad_enabled() else NO_GRADIENT
+            gradients = _apply(ctx.program.vjp(wrt), ctx.residuals, innermost, inputs)
             for i, gradient in zip(wrt, gradients, strict=True):
                 found[i] = gradient
-        return None, None, *found
+        return None, None, None, *found
 
     @staticmethod
-    def jvp(ctx: Any, _program: None, _residuals: None, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
+    def jvp(ctx: Any, *given_tangents: torch.Tensor | None) -> tuple[Any, ...]:
         """The tangents of the outputs."""
+        tangents = given_tangents[3:]
         if not any(ctx.program.inexact):
             return (None,) * len(ctx.program.inexact)
         wrt = tuple(i for i, tangent in enumerate(tangents) if tangent is not None)
@@ -76,15 +81,18 @@ class Node(torch.autograd.Function):
         return tuple(next(found) if inexact else None for inexact in ctx.program.inexact)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Dims, program: Program, residuals: Residuals, *inputs: torch.Tensor) -> Any:
+    def vmap(
+        info: Any, in_dims: Dims, program: Program, residuals: Residuals, innermost: int, *inputs: torch.Tensor
+    ) -> Any:
         """The outputs of each example, with the batch first."""
-        dims = list(in_dims[2:])
+        dims = list(in_dims[3:])
         tensors = list(inputs)
         for i in range(program.given, program.arity):
             x, dim = tensors[i], dims[i]
             tensors[i] = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
             dims[i] = 0
-        outputs = _apply(program.vmap(tuple(dims), info.randomness), residuals, tensors)
+        whole = innermost <= current_level()  # the gradient comes from outside of this vmap
+        outputs = _apply(program.vmap(tuple(dims), info.randomness, whole=whole), residuals, innermost, tensors)
         return outputs, (0,) * len(outputs)
 
 

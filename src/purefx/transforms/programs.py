@@ -80,6 +80,11 @@ class Program(ABC):
     wrt: Wrt = ()
     """Of a derivative: with respect to what it is taken."""
 
+    @property
+    def transparent(self) -> bool:
+        """Whether its gradients are those of the operators of its graph."""
+        return True
+
     @abstractmethod
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """The program as PyTorch runs it."""
@@ -128,9 +133,13 @@ class Program(ABC):
         """The tangents of the outputs; the inputs ``wrt`` have tangents."""
         return self._derive(("jvp", wrt), lambda: Jvp(self, wrt))
 
-    def vmap(self, dims: Dims, randomness: str) -> Program:
-        """The program of each example: ``dims`` says which dimension of each input is the batch."""
-        return self._derive(("vmap", dims, randomness), lambda: Vmap(self, dims, randomness))
+    def vmap(self, dims: Dims, randomness: str, *, whole: bool = False) -> Program:
+        """The program of each example: ``dims`` says which dimension of each input is the batch.
+
+        Gradients will be asked for of the batch as a ``whole``, or of each example.
+        """
+        whole = whole and self.transparent
+        return self._derive(("vmap", dims, randomness, whole), lambda: Vmap(self, dims, randomness, whole=whole))
 
     def normal(self) -> Program:
         """The same program with vmap outermost."""
@@ -151,7 +160,7 @@ class Program(ABC):
         kind = _kind(inputs)
         if kind not in self._compiled:
             with outside_transforms(), without_modes():
-                self._compiled[kind] = self.engine.callable(self.name, self.graph(inputs))
+                self._compiled[kind] = self.engine.callable(self.name, self.graph(inputs), transparent=self.transparent)
         return self._compiled[kind](*inputs)
 
     def _split(self, inputs: Tensors, wrt: Wrt) -> tuple[Callable[..., Tensors], Program]:
@@ -163,7 +172,7 @@ class Program(ABC):
                 cotangents = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in outputs]
                 cotangents = [x for x, inexact in zip(cotangents, self.inexact, strict=True) if inexact]
                 parts = split(self.joint(wrt).graph((*inputs, *cotangents)), self.arity, len(outputs))
-                forward = self.engine.callable(self.name, parts.forward, "forward")
+                forward = self.engine.callable(self.name, parts.forward, "forward", transparent=self.transparent)
                 self._splits[kind] = (forward, Backward(self.vjp(wrt), parts))
         return self._splits[kind]
 
@@ -175,6 +184,11 @@ class Derivative(Program):
         super().__init__(of.engine, f"{type(self).__name__.lower()}({of.name})", arity, of.given, inexact)
         self.of = of
         self.wrt = wrt
+
+    @property
+    def transparent(self) -> bool:
+        """As ``of`` is."""
+        return self.of.transparent
 
     @abstractmethod
     def of_program(self, program: Program) -> Program:
@@ -188,12 +202,12 @@ class Derivative(Program):
         """
 
     def normal(self) -> Program:
-        """The derivative of a batch is the batch of the derivative."""
+        """The derivative of a batch is the batch of the derivative, unless that is asked for of the whole."""
         return self._derive("normal", self._normal)
 
     def _normal(self) -> Program:
         of = self.of.normal()
-        if not isinstance(of, Vmap):
+        if not isinstance(of, Vmap) or of.whole:
             return self
         added, places = self.batches(of.dims, of.places)
         return Vmap(self.of_program(of.of), (*of.dims, *added), of.randomness, places)
@@ -277,14 +291,21 @@ class Jvp(Derivative):
 
 
 class Vmap(Program):
-    """``of`` for each example: the batch of each input is at ``dims``, that of each output is put at ``places``."""
+    """``of`` for each example: the batch of each input is at ``dims``, that of each output is put at ``places``.
 
-    def __init__(self, of: Program, dims: Dims, randomness: str, places: Dims | None = None) -> None:
+    Its gradients are those of each example, summed for what has no batch; or, if it is differentiated as a ``whole``,
+    those of the operators that run for all examples at once.  Then no gradient of an example is ever in memory.
+    """
+
+    def __init__(
+        self, of: Program, dims: Dims, randomness: str, places: Dims | None = None, *, whole: bool = False
+    ) -> None:
         super().__init__(of.engine, f"vmap({of.name})", of.arity, of.given, of.inexact)
         self.of = of
         self.wrt = of.wrt
         self.dims = dims
         self.randomness = randomness
+        self.whole = whole
         self.places = (0,) * len(of.inexact) if places is None else places
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
@@ -310,8 +331,15 @@ class Vmap(Program):
         """What ``of`` makes of the gradients of each example."""
         return self.of.finished(gradients, depth + 1)
 
+    @property
+    def transparent(self) -> bool:
+        """As ``of`` is."""
+        return self.of.transparent
+
     def collected(self, gradients: Tensors, wrt: Wrt, depth: int) -> Tensors:
         """The gradients with their batch where their inputs have it; summed where those have none."""
+        if self.whole:
+            return gradients
         inner = self.of.collected(gradients, wrt, depth + 1)
         return tuple(_placed(x, self.dims[i], depth) for x, i in zip(inner, wrt, strict=True))
 
