@@ -14,13 +14,26 @@ from torch.autograd.function import BackwardCFunction
 
 from purefx.analysis.replay import Fresh, How, Replay
 from purefx.capture.captured import Capture, Input, TensorResult
-from purefx.capture.edges import edge_of, has_lost_history, is_bare_view, is_beginning, is_begun, is_leaf
+from purefx.capture.edges import (
+    edge_of,
+    has_lost_history,
+    is_bare_view,
+    is_beginning,
+    is_begun,
+    is_forgotten,
+    is_leaf,
+)
 from purefx.errors import GradientsRefused
 
 
 def begins(known: Input) -> bool:
     """Whether the program has made a leaf that requires grad of ``known``."""
     return is_begun(known.fake) and (known.edge is None or not known.was_leaf)
+
+
+def ends(known: Input) -> bool:
+    """Whether ``known`` was a leaf that requires grad, and the program has made it one that does not."""
+    return known.edge is not None and known.was_leaf and not known.fake.requires_grad
 
 
 def leaf_results(capture: Capture, replay: Replay) -> Iterable[tuple[TensorResult, How]]:
@@ -52,6 +65,8 @@ def has_own_history(fake: torch.Tensor) -> bool:
         return True
     end, node = edge_of(fake._base), fake.grad_fn
     while node is not None and (end is None or node is not end.node):
+        if is_forgotten(node):
+            return False
         if isinstance(node, BackwardCFunction):
             return not (is_beginning(node) and fake._version == 0)  # else the base was detached, and nothing written
         node = node.next_functions[0][0] if node.next_functions else None
@@ -117,7 +132,7 @@ def _loses_views(capture: Capture, known: Input) -> bool:
         return False
     given = {other.variable for other in capture.inputs}
     results = (r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given)
-    return any(not r.fake.is_inference() and r.fake._base is known.fake for r in results)
+    return any(not r.fake.is_inference() and r.fake._base is known.fake and r.fake.requires_grad for r in results)
 
 
 def _keeps_write(known: Input) -> bool:
@@ -126,7 +141,7 @@ def _keeps_write(known: Input) -> bool:
     if known.edge is None or known.base_edge is None or base is None or base.requires_grad:
         return False
     edge = edge_of(known.fake)
-    return edge is not None and edge.node is not known.edge.node
+    return edge is not None and edge.node is not known.edge.node and not is_forgotten(edge.node)
 
 
 def _refusal(what: str, remedy: str) -> GradientsRefused:

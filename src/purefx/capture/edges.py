@@ -7,6 +7,7 @@ x[0], a view              a view of the fake of x
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,6 +29,32 @@ class Beginning(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         """Pass the gradient on."""
         return gradient, None
+
+
+class Forgotten(torch.autograd.Function):
+    """The history of a view that has lost the one that it had, of a base without any: a node that leads nowhere."""
+
+    @staticmethod
+    def forward(ctx: Any, handle: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return the view that ``make`` makes, as a function of ``handle``, which nobody else has."""
+        return make()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None]:
+        """Pass nothing on."""
+        return None, None
+
+
+def without_history(make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """The view that ``make`` makes, which requires grad, and whose gradients flow nowhere."""
+    with torch.enable_grad():
+        made: torch.Tensor = Forgotten.apply(torch.empty(0, requires_grad=True), make)  # type: ignore[no-untyped-call]
+    return made
+
+
+def is_forgotten(node: Node) -> bool:
+    """Whether ``node`` is the history of a view that has lost the one that it had."""
+    return getattr(node, "_forward_cls", None) is Forgotten
 
 
 def give_history(fake: torch.Tensor) -> None:

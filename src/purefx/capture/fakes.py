@@ -91,7 +91,7 @@ class FakeFactory:
         if storage_key(base) != storage_key(tensor):
             return self._swapped_view(made, tensor, geometry, name)
         with torch.set_grad_enabled(not is_view_without_grad(tensor)):
-            fake = _with_bits(_view(made, tensor.dtype, geometry), tensor)
+            fake = view_like(made, tensor, geometry)
         if tensor.requires_grad and not fake.requires_grad and not is_leaf(tensor):
             fake = _view_of_leaf(fake)
         copy_view_rules(fake, tensor)
@@ -156,6 +156,11 @@ class FakeFactory:
         key = (storage_key(tensor), tuple(tensor.shape), tensor.stride())
         first = self._shapes.setdefault(key, geometry)
         return Geometry(first.sizes, first.strides, geometry.offset)
+
+
+def view_like(base: torch.Tensor, tensor: torch.Tensor, geometry: Geometry | None = None) -> torch.Tensor:
+    """A view of ``base`` that shows what ``tensor`` does, by as few operators as that takes."""
+    return _with_bits(_view(base, tensor.dtype, geometry or geometry_of(tensor)), tensor)
 
 
 def fake_like(region: Region, mode: FakeTensorMode) -> torch.Tensor:

@@ -11,7 +11,7 @@ from itertools import groupby
 import torch
 
 from purefx._torch import OpOverload
-from purefx.analysis.gradients import begins, is_detached, leaf_results, results_of
+from purefx.analysis.gradients import begins, ends, is_detached, leaf_results, results_of
 from purefx.analysis.replay import Itself
 from purefx.autodiff.backward import fakes_of, leaf_aliases
 from purefx.autodiff.joint import Joint
@@ -97,7 +97,7 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
             after.append(f"{name}.detach_()")
         if begun and not _is_turned(scope, known):
             before.append(f"{name}.requires_grad_()")
-        elif known.edge is not None and known.was_leaf and not known.fake.requires_grad:
+        elif ends(known):
             after.append(f"{name}.requires_grad_(False)")
     return before, after
 

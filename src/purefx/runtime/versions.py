@@ -8,14 +8,13 @@ set_versions((arg0, arg0_version + 2)) before views are taken, whose histories a
 
 from __future__ import annotations
 
-from purefx.analysis.gradients import begins, is_detached, results_of
+from purefx.analysis.gradients import begins, ends, is_detached, results_of
 from purefx.analysis.replay import Replayed
 from purefx.autodiff.backward import fakes_of
 from purefx.capture.captured import Input, TensorResult
-from purefx.capture.recording import Call, DataAccess, Effect, Variable
+from purefx.capture.recording import DataAccess, Effect, Variable
 from purefx.functional.roots import written_regions
 from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
-from purefx.operators import aten
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope
 from purefx.runtime.support import set_versions
@@ -44,7 +43,8 @@ def _is_first(scope: Scope, result: TensorResult) -> bool:
     shown = scope.counters.root(result.variable)
     known = next((known for known in scope.inputs if known.variable is shown), None)
     if known is not None:
-        return is_detached(known) if result.fake.requires_grad else begins(known)
+        plain = result.variable in scope.capture.plain_views or not result.fake.requires_grad
+        return begins(known) if plain else is_detached(known) or ends(known)
     makers = (c for c in scope.replay.statements if any(o.variable is result.variable for o in c.outputs))
     written = any(o.variable is result.variable for call in scope.capture.recording for o in call.written)
     return result.variable in scope.capture.plain_views and not written and any(map(scope.counters.is_older, makers))
@@ -147,13 +147,8 @@ def _written_later(scope: Scope, known: Input) -> int:
 def _moved(scope: Scope, variable: Variable) -> int:
     """How many statements count as a write to ``variable``: any change of geometry but ``x.data = y``."""
     changes = (c for c in scope.replay.statements if c.effect in (Effect.GEOMETRY, Effect.STORAGE))
-    changes = (c for c in changes if c.op is not DataAccess.SWAP and not _is_idle(c))
+    changes = (c for c in changes if c.op is not DataAccess.SWAP and not c.is_idle)
     return sum(scope.counters.together(o.variable, variable) for c in changes for o in c.written)
-
-
-def _is_idle(call: Call) -> bool:
-    """Whether ``call`` is a ``resize_`` to the sizes that are there, which PyTorch does not count."""
-    return call.op is aten.resize_.default and call.operands[0].region == call.written[0].region
 
 
 def _counted(scope: Scope) -> list[tuple[Input, str]]:
