@@ -21,7 +21,7 @@ from torch.overrides import enable_reentrant_dispatch
 from purefx._torch import count_writes_together, pytree, without_modes
 from purefx.capture.edges import has_history_apart
 from purefx.capture.effects import written_tensors
-from purefx.capture.recording import Call, Effect, Operand, Variable
+from purefx.capture.recording import Call, Effect, Variable
 from purefx.capture.renewal import Stray, Turned, renew, settle
 from purefx.errors import GradientsRefused
 from purefx.layout import covers
@@ -31,11 +31,10 @@ Passed = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Histories:
-    """The views of a run, to whose histories this happens, and which of them are ``_strays``."""
+    """The views of a run, to whose histories this happens."""
 
     def __init__(self) -> None:
         self._seen: list[weakref.ref[torch.Tensor]] = []
-        self._strays: set[Variable] = set()
         self.plain: set[Variable] = set()
         """The views of what does not require grad."""
 
@@ -67,17 +66,9 @@ class Histories:
         if not any(x.requires_grad for x in _tensors(given[0][:1])):
             self.plain.update(o.variable for o in call.outputs)
         self._seen += map(weakref.ref, _tensors(result))
-        if call.operands and self._strays_from(call, call.operands[0]):
-            self._strays.update(o.variable for o in call.outputs)
+        if any(type(x) is Stray for x in given[0][:1]) or _strays(call):
             for made in _tensors(result):
                 made.__class__ = Stray
-
-    def _strays_from(self, call: Call, source: Operand) -> bool:
-        """Whether what ``call`` returns may show more than ``source``, or than what that was taken of."""
-        if source.variable in self._strays:
-            return True
-        strides = call.op is aten.as_strided.default
-        return strides and not covers(source.region.geometry, call.outputs[0].region.geometry)
 
     def _follow_write(self, call: Call, given: Passed) -> None:
         written = written_tensors(call.overload, *given)
@@ -117,6 +108,13 @@ class Histories:
         for view in found:
             settle(view)
         return found
+
+
+def _strays(call: Call) -> bool:
+    """Whether the view that ``call`` takes may show more than what it is taken of."""
+    return call.op is aten.as_strided.default and not covers(
+        call.operands[0].region.geometry, call.outputs[0].region.geometry
+    )
 
 
 def _is_counted(view: torch.Tensor, written: list[torch.Tensor]) -> bool:

@@ -152,9 +152,10 @@ def _aliases(scope: Scope) -> list[str]:
     wanted.update(leaves)
     for call in reversed(scope.replay.statements):
         if wanted & {o.variable for o in call.outputs}:
-            scope.early.add(call)
             wanted |= {o.variable for o in call.operands}
-    lines = emit_calls(scope, [call for call in scope.replay.statements if call in scope.early])
+    calls = [call for call in scope.replay.statements if wanted & {o.variable for o in call.outputs}]
+    lines = emit_calls(scope, [call for call in calls if call not in scope.early])
+    scope.early.update(calls)
     return [*lines, *(f"{scope.variables[leaf]}.requires_grad_()" for leaf in leaves)]
 
 

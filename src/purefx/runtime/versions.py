@@ -14,7 +14,7 @@ from purefx.autodiff.backward import fakes_of
 from purefx.capture.captured import Input, TensorResult
 from purefx.capture.recording import DataAccess, Effect, Variable
 from purefx.functional.roots import written_regions
-from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
+from purefx.functional.signature import BaseOutput, ResultOutput
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope
 from purefx.runtime.support import set_versions
@@ -83,8 +83,7 @@ def _emit_early(scope: Scope, needed: set[Variable]) -> list[str]:
 
 def _written_by_graph(scope: Scope, shown: list[Variable]) -> list[tuple[Input, str]]:
     """The tensors of the caller that the graph has written in place already, and that count with one of ``shown``."""
-    returned = {o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)}
-    written = {m for root in scope.roots if root.written and root not in returned for m in root.members}
+    written = {member for root in scope.functional.written for member in root.members}
     return [
         (known, name)
         for known, name in _counted(scope)

@@ -1,0 +1,54 @@
+"""The histories of results, and who requires grad after a call, are those of eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import purefx
+from tests.functional.kinds import Programs, ramp
+from tests.support.oracle import assert_same_as_eager
+
+programs = Programs()
+
+
+def leaf(*sizes: int) -> Tensor:
+    """A leaf that requires grad."""
+    return ramp(*sizes).requires_grad_()
+
+
+def alive(*sizes: int) -> Tensor:
+    """A tensor with a history."""
+    return leaf(*sizes) * 1
+
+
+# ---- views that are older than a write
+
+
+@programs(lambda: (ramp(4),))
+def a_view_is_older_than_the_writes_and_the_leaf(w: Tensor) -> Any:
+    v = w[1:4:2]
+    with torch.no_grad():
+        w.mul_(2)
+        w.requires_grad_()
+        v.clamp_(max=2)
+    return v
+
+
+@programs(lambda: (leaf(2, 3),))
+def a_leaf_ends_that_a_view_was_taken_of(x: Tensor) -> Any:
+    v = x[0]
+    x.requires_grad_(False)
+    x.mul_(2)
+    return v, x[1]
+
+
+@pytest.mark.parametrize("name", programs.names())
+@pytest.mark.parametrize("system", [purefx.compile, purefx.functionalize], ids=["compile", "functionalize"])
+def test_it_cannot_be_told_from_eager(name: str, system: Callable[..., Any]) -> None:
+    program = programs[name]
+    assert_same_as_eager(program.function, program.make, system=system, ignore=program.ignore)
