@@ -47,6 +47,36 @@ def a_leaf_ends_that_a_view_was_taken_of(x: Tensor) -> Any:
     return v, x[1]
 
 
+@programs(lambda: (ramp(4, 4), alive(4, 4)))
+def a_view_without_grad_is_older_than_a_write_and_another_argument_is_resized(a: Tensor, b: Tensor) -> Any:
+    a.resize_(12)
+    with torch.no_grad():
+        v = b.view(b.shape)
+    b.copy_(b * 2)
+    return v
+
+
+# ---- lazily conjugated aliases
+
+
+@programs(lambda: ((x := torch.complex(ramp(2, 3), ramp(2, 3) + 1)).conj().detach(), x[0]))
+def a_conjugated_alias_is_written(a: Tensor, row: Tensor) -> Any:
+    a.add_(a)
+    return row, a[1]
+
+
+@programs(lambda: ((x := torch.complex(alive(2, 3), ramp(2, 3) + 1)).conj().data, x))
+def the_data_of_a_conjugate_is_written(a: Tensor, x: Tensor) -> Any:
+    a.copy_(x.detach())
+    return a * 2, x * 2
+
+
+@programs(lambda: ((x := ramp(2, 3).to(torch.complex64)), x.conj().imag.detach()))
+def a_negated_alias_is_written(x: Tensor, negated: Tensor) -> Any:
+    negated.add_(1)
+    return x, negated[0]
+
+
 @pytest.mark.parametrize("name", programs.names())
 @pytest.mark.parametrize("system", [purefx.compile, purefx.functionalize], ids=["compile", "functionalize"])
 def test_it_cannot_be_told_from_eager(name: str, system: Callable[..., Any]) -> None:

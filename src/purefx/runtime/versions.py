@@ -59,15 +59,19 @@ def emit_older_views(scope: Scope) -> list[str]:
 
 
 def _emit_early(scope: Scope, needed: set[Variable]) -> list[str]:
-    """The statements that make the ``needed`` variables, at an earlier version of what they show."""
-    statements = scope.replay.statements
-    if any(call.effect in (Effect.GEOMETRY, Effect.STORAGE) for call in statements):
-        return []
-    for call in reversed(statements):
-        if needed & {o.variable for o in call.outputs}:
-            needed |= {o.variable for o in call.operands}
-    wanted = [call for call in statements if needed & {o.variable for o in call.outputs}]
-    early = [call for call in wanted if call not in scope.early]
+    """The statements that make the ``needed`` variables, at an earlier version of what they show.
+
+    Rule: those whose geometry changes, and views of them, are made when it does.
+    """
+    changes = (c for c in scope.replay.statements if c.effect in (Effect.GEOMETRY, Effect.STORAGE))
+    changed = {o.variable for call in changes for o in (*call.operands, *call.written)}
+    wanted: set[Variable] = set()
+    for variable in needed:
+        made_of = _made_of(scope, variable)
+        if not changed & made_of:
+            wanted |= made_of
+    calls = [call for call in scope.replay.statements if wanted & {o.variable for o in call.outputs}]
+    early = [call for call in calls if call not in scope.early]
     scope.early.update(early)
     shown = [o.variable for call in early for o in call.operands]
     outputs = [
@@ -79,6 +83,15 @@ def _emit_early(scope: Scope, needed: set[Variable]) -> list[str]:
     known = [f"({name}, {scope.version(k)})" for k, name in _written_by_graph(scope, shown)]
     before = _setting(scope, [*known, *(f"({name}, {version - 1})" for name, version in outputs)])
     return [*before, *lines, *_setting(scope, [f"({name}, {version})" for name, version in outputs])]
+
+
+def _made_of(scope: Scope, variable: Variable) -> set[Variable]:
+    """The variables that the statements make ``variable`` of, itself among them."""
+    found = {variable}
+    for call in reversed(scope.replay.statements):
+        if found & {o.variable for o in call.outputs}:
+            found |= {o.variable for o in call.operands}
+    return found
 
 
 def _written_by_graph(scope: Scope, shown: list[Variable]) -> list[tuple[Input, str]]:
