@@ -42,7 +42,7 @@ def a_view_is_older_than_the_writes_and_the_leaf(w: Tensor) -> Any:
 @programs(lambda: (leaf(2, 3),))
 def a_leaf_ends_that_a_view_was_taken_of(x: Tensor) -> Any:
     v = x[0]
-    x.requires_grad_(False)
+    x.requires_grad_(requires_grad=False)
     x.mul_(2)
     return v, x[1]
 
@@ -54,6 +54,25 @@ def a_view_without_grad_is_older_than_a_write_and_another_argument_is_resized(a:
         v = b.view(b.shape)
     b.copy_(b * 2)
     return v
+
+
+# ---- results whose geometry changes
+
+
+@programs(lambda: (leaf(3, 3),))
+def a_result_loses_a_dimension(x: Tensor) -> Any:
+    y = x[:, :1].flip(1)
+    y.squeeze_()
+    return y
+
+
+@programs(lambda: (leaf(2, 3),))
+def a_result_is_turned_and_written(x: Tensor) -> Any:
+    y = x * 2
+    y.t_()
+    y.mul_(x.t())
+    y.unsqueeze_(0)
+    return y, x + 1
 
 
 # ---- lazily conjugated aliases
