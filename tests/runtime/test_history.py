@@ -96,6 +96,23 @@ def a_negated_alias_is_written(x: Tensor, negated: Tensor) -> Any:
     return x, negated[0]
 
 
+# ---- leaves that the program makes of views
+
+
+@programs(lambda: (alive(2, 3),))
+def a_leaf_is_a_view_of_what_is_detached(c: Tensor) -> Any:
+    c.detach_()
+    return c.transpose(0, 1).requires_grad_()
+
+
+@programs(lambda: (alive(2, 3),))
+def a_leaf_is_a_view_of_what_is_detached_and_read_before(c: Tensor) -> Any:
+    y = c * 2
+    c.detach_()
+    row = c[0].requires_grad_()
+    return y, row, row * 3
+
+
 @pytest.mark.parametrize("name", programs.names())
 @pytest.mark.parametrize("system", [purefx.compile, purefx.functionalize], ids=["compile", "functionalize"])
 def test_it_cannot_be_told_from_eager(name: str, system: Callable[..., Any]) -> None:

@@ -88,9 +88,10 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
     """``x.detach_()`` and ``x.requires_grad_()`` on tensors of the caller, before and after the call is recorded."""
     before: list[str] = []
     after: list[str] = []
+    shown = {scope.counters.root(variable) for variable in leaf_aliases(scope.capture, scope.replay)}
     for known, name in scope.inputs.items():
         begun = begins(known)
-        if begun and known.edge is not None:
+        if known.edge is not None and (begun or (is_detached(known) and known.variable in shown)):
             scope.earlier[known] = scope.unique(f"{name}_before", "before")
             before += [f"{scope.earlier[known]} = {name}.view_as({name})", f"{name}.detach_()"]
         elif is_detached(known) or _loses_history(scope, known):
