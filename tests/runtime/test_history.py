@@ -108,6 +108,7 @@ def a_leaf_is_a_view_of_what_is_detached(c: Tensor) -> Any:
 @programs(lambda: (alive(2, 3),))
 def a_leaf_is_a_view_of_what_is_detached_and_read_before(c: Tensor) -> Any:
     y = c * 2
+    c.fill_diagonal_(8)
     c.detach_()
     row = c[0].requires_grad_()
     return y, row, row * 3

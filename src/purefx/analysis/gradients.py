@@ -127,12 +127,13 @@ def _is_begun_anew(known: Input) -> bool:
 
 
 def _loses_views(capture: Capture, known: Input) -> bool:
-    """Whether a result is a view of ``known``, which the program has written and detached."""
+    """Whether a result is a view, with a history, of ``known``, which the program has written and detached."""
     if not is_detached(known) or not known.writes:
         return False
     given = {other.variable for other in capture.inputs}
     results = (r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given)
-    return any(not r.fake.is_inference() and r.fake._base is known.fake and r.fake.requires_grad for r in results)
+    views = [r.fake for r in results if not r.fake.is_inference() and r.fake._base is known.fake]
+    return any(view.requires_grad and not is_begun(view) for view in views)
 
 
 def _keeps_write(known: Input) -> bool:
