@@ -114,6 +114,18 @@ def a_leaf_is_a_view_of_what_is_detached_and_read_before(c: Tensor) -> Any:
     return y, row, row * 3
 
 
+@programs(lambda: (ramp(3, 3, 2),))
+def a_piece_of_a_leaf_that_is_a_view(b: Tensor) -> Any:
+    v = b[1:].requires_grad_()
+    return v.unbind(0)[0]
+
+
+@programs(lambda: (ramp(3, 3), leaf(3)))
+def a_view_of_a_leaf_that_is_a_view_next_to_what_is_computed_of_it(b: Tensor, w: Tensor) -> Any:
+    v = b.t().requires_grad_()
+    return v[0], v * w, w[1:]
+
+
 @pytest.mark.parametrize("name", programs.names())
 @pytest.mark.parametrize("system", [purefx.compile, purefx.functionalize], ids=["compile", "functionalize"])
 def test_it_cannot_be_told_from_eager(name: str, system: Callable[..., Any]) -> None:

@@ -20,7 +20,7 @@ from purefx.analysis.gradients import has_own_history, results_of
 from purefx.analysis.replay import Replay
 from purefx.autodiff.targets import Alias, Slot, Target, views_among
 from purefx.capture.captured import Capture, Input
-from purefx.capture.edges import edge_of, is_begun, is_leaf
+from purefx.capture.edges import edge_of, is_begun, is_leaf, leaf_behind
 from purefx.capture.fakes import fake_like
 from purefx.capture.recorder import Recorder
 from purefx.capture.recording import Call, Recording, Region, Variable
@@ -83,7 +83,11 @@ def leaf_aliases(capture: Capture, replay: Replay) -> list[Variable]:
     """The leaves that the program made of aliases of other tensors, and that the caller gets, or views of them."""
     given = {*(i.variable for i in capture.inputs), *(b.variable for b in replay.bases)}
     replayed = {o.variable for call in replay.statements for o in call.outputs} - given
-    return [variable for variable, fake in fakes_of(capture, replay).items() if variable in replayed and is_begun(fake)]
+    fakes = fakes_of(capture, replay)
+    behind = (leaf_behind(fake) for fake in fakes.values() if not fake.is_inference() and fake._is_view())
+    leaves = [variable for variable, fake in fakes.items() if is_begun(fake)]
+    leaves += [variable for leaf in behind if leaf is not None and (variable := variable_of(leaf)) is not None]
+    return [leaf for leaf in dict.fromkeys(leaves) if leaf in replayed]
 
 
 def fakes_of(capture: Capture, replay: Replay) -> dict[Variable, torch.Tensor]:

@@ -114,6 +114,15 @@ def is_leaf(tensor: torch.Tensor) -> bool:
     return not has_lost_history(tensor) and tensor.is_leaf
 
 
+def leaf_behind(view: torch.Tensor) -> torch.Tensor | None:
+    """The leaf that operators of one tensor each have made ``view`` of."""
+    node = None if has_lost_history(view) else view.grad_fn
+    while node is not None and len(node.next_functions) == 1:
+        node = node.next_functions[0][0]
+    leaf: torch.Tensor | None = getattr(node, "variable", None)  # of the node that adds up the gradient of a leaf
+    return leaf
+
+
 def has_lost_history(tensor: torch.Tensor) -> bool:
     """Whether autograd raises when it is asked for the history of ``tensor``: its base was written, seen or not."""
     try:
