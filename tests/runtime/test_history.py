@@ -126,6 +126,15 @@ def a_view_of_a_leaf_that_is_a_view_next_to_what_is_computed_of_it(b: Tensor, w:
     return v[0], v * w, w[1:]
 
 
+# ---- what the caller writes before the backward
+
+
+@programs(lambda: (alive(4, 4)[3][1],))
+def what_is_saved_was_written_past_autograd(a: Tensor) -> Any:
+    a.data.add_(5)
+    return a * a, a
+
+
 @pytest.mark.parametrize("name", programs.names())
 @pytest.mark.parametrize("system", [purefx.compile, purefx.functionalize], ids=["compile", "functionalize"])
 def test_it_cannot_be_told_from_eager(name: str, system: Callable[..., Any]) -> None:

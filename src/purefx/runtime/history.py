@@ -278,8 +278,8 @@ def _watched(scope: Scope, joint: Joint) -> list[str]:
         and o.variable in fakes
     ]
     for root in dict.fromkeys(o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)):
-        member = next((m for m in root.members if m.writes), None)
-        if root.region.storage in read and member is not None and not member.tensor.is_inference():
+        member = next((m for m in root.members if m.writes), _holder(root))
+        if root.region.storage in read and member in scope.inputs and not member.tensor.is_inference():
             name = scope.inputs[member]
             found.append(f"({name}.detach(), {scope.version(member)} + {member.writes})")
     return found
