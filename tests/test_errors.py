@@ -173,9 +173,18 @@ def writes_twice(x: Tensor) -> None:
     torch._foreach_mul_([y, y[:1]], 2)
 
 
+def detaches_what_was_written(x: Tensor) -> Tensor:
+    y = x * 1
+    row = y[:2]
+    y[0] = 7
+    y.detach_()
+    return row * 2
+
+
 @pytest.mark.parametrize(
     ("program", "what"),
     [
+        (detaches_what_was_written, "whose base was written and then detached"),
         (sets_gradient, "sets the gradient of args[0]"),
         (writes_twice, "whose tensors overlap"),
     ],
