@@ -126,6 +126,35 @@ def a_view_of_a_leaf_that_is_a_view_next_to_what_is_computed_of_it(b: Tensor, w:
     return v[0], v * w, w[1:]
 
 
+# ---- views of what a custom function returned
+
+
+class Shown(torch.autograd.Function):
+    """A view as a function of one's own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Return a view of ``x``."""
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """Return what no view has as its gradient."""
+        return gradient * 3
+
+
+@programs(lambda: (leaf(6),))
+def a_piece_of_a_view_of_ones_own(a: Tensor) -> Any:
+    v = Shown.apply(a)
+    return v.chunk(3, 0)[0], v
+
+
+@programs(lambda: (alive(2, 3),))
+def a_flat_view_of_a_view_of_ones_own(a: Tensor) -> Any:
+    v = Shown.apply(a)
+    return v, a, v, v.flatten(), v[0] * 2
+
+
 # ---- what the caller writes before the backward
 
 

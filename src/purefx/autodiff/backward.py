@@ -7,7 +7,7 @@ pattern    which slots were given a tangent: eager leaves out what nobody differ
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -66,10 +66,17 @@ def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutpu
                 continue
     known = {*(i.variable for i in capture.inputs), *(b.variable for b in replay.bases)}
     replayed = {o.variable for call in replay.statements for o in call.outputs} - known
-    for variable, fake in fakes.items():
-        if variable in replayed and (has_own_history(fake) or _is_left_alone(fake, replay)):
-            slots.append(Slot(Alias(variable, variable.last), fake))
+    own = {v: x for v, x in fakes.items() if v in replayed and (has_own_history(x) or _is_left_alone(x, replay))}
+    slots += [Slot(Alias(v, v.last), x) for v, x in own.items() if not _is_view_among(own, v, replay)]
     return tuple(slots)
+
+
+def _is_view_among(own: Mapping[Variable, torch.Tensor], variable: Variable, replay: Replay) -> bool:
+    """Whether ``variable`` is a view of another that has a history of its own, and has that of the view."""
+    makers = [call for call in replay.statements if call.modes.grad and variable in {o.variable for o in call.outputs}]
+    edges = [edge_of(own[o.variable]) for call in makers for o in call.operands if o.variable in own]
+    node = own[variable].grad_fn
+    return node is not None and node.next_functions in [((e.node, e.output_nr),) for e in edges if e is not None]
 
 
 def _is_left_alone(fake: torch.Tensor, replay: Replay) -> bool:
