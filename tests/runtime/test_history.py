@@ -126,6 +126,23 @@ def a_view_of_a_leaf_that_is_a_view_next_to_what_is_computed_of_it(b: Tensor, w:
     return v[0], v * w, w[1:]
 
 
+@programs(lambda: (ramp(3, 3),))
+def a_view_of_a_leaf_that_is_not_returned(a: Tensor) -> Any:
+    y = a * 2
+    y.requires_grad_()
+    return y[0]
+
+
+@programs(lambda: (ramp(3, 3), leaf(3)))
+def views_of_a_leaf_and_what_is_computed_of_it(a: Tensor, w: Tensor) -> Any:
+    y = a * 2
+    with torch.no_grad():
+        v = y[1]
+    plain = y[2]
+    y.requires_grad_()
+    return v, plain, y.t(), (y * w).sum()
+
+
 # ---- views of what a custom function returned
 
 

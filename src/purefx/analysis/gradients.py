@@ -23,6 +23,8 @@ from purefx.capture.edges import (
     is_forgotten,
     is_leaf,
 )
+from purefx.capture.recording import Variable
+from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 
 
@@ -36,12 +38,18 @@ def ends(known: Input) -> bool:
     return known.edge is not None and known.was_leaf and not known.fake.requires_grad
 
 
-def leaf_results(capture: Capture, replay: Replay) -> Iterable[tuple[TensorResult, How]]:
+def new_leaves(capture: Capture, replay: Replay) -> dict[Variable, torch.Tensor]:
     """The leaves that require grad among what the graph returns: results, and bases of results."""
     bases = {base.variable for base in replay.bases}
+    found: dict[Variable, torch.Tensor] = {}
     for result, how in results_of(capture, replay):
         if is_begun(result.fake) and (isinstance(how, Fresh) or result.variable in bases):
-            yield result, how
+            found[result.variable] = result.fake
+        base = None if result.fake.is_inference() else result.fake._base
+        variable = None if base is None else variable_of(base)
+        if base is not None and variable in bases and is_begun(base):
+            found[variable] = base
+    return found
 
 
 def results_of(capture: Capture, replay: Replay) -> Iterable[tuple[TensorResult, How]]:

@@ -11,7 +11,7 @@ from itertools import groupby
 import torch
 
 from purefx._torch import OpOverload
-from purefx.analysis.gradients import begins, ends, is_detached, leaf_results, results_of
+from purefx.analysis.gradients import begins, ends, is_detached, new_leaves, results_of
 from purefx.analysis.replay import Itself
 from purefx.autodiff.backward import fakes_of, leaf_aliases
 from purefx.autodiff.joint import Joint
@@ -71,7 +71,7 @@ def emit_late_leaves(scope: Scope) -> list[str]:
     """Results that statements make, and that are leaves which require grad, or keep their gradients."""
     turned = (name for known, name in scope.inputs.items() if begins(known) and _is_turned(scope, known))
     lines = [f"{name}.requires_grad_()" for name in turned]
-    begun = {scope.result(how) for _, how in leaf_results(scope.capture, scope.replay)}
+    begun = {scope.variables[leaf] for leaf in new_leaves(scope.capture, scope.replay)}
     for result, how in results_of(scope.capture, scope.replay):
         fake, name = result.fake, scope.result(how)
         if isinstance(how, Itself) or not fake.requires_grad:
@@ -131,8 +131,7 @@ def _loses_history(scope: Scope, known: Input) -> bool:
 
 
 def _leaf_results(scope: Scope) -> list[str]:
-    names = dict.fromkeys(scope.result(how) for _, how in leaf_results(scope.capture, scope.replay))
-    return [f"{name}.requires_grad_()" for name in names]
+    return [f"{scope.variables[leaf]}.requires_grad_()" for leaf in new_leaves(scope.capture, scope.replay)]
 
 
 def _hooks(scope: Scope) -> list[str]:

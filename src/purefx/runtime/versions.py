@@ -8,7 +8,7 @@ set_versions((arg0, arg0_version + 2)) before views are taken, whose histories a
 
 from __future__ import annotations
 
-from purefx.analysis.gradients import begins, ends, is_detached, results_of
+from purefx.analysis.gradients import begins, ends, is_detached, new_leaves, results_of
 from purefx.analysis.replay import Replayed
 from purefx.autodiff.backward import fakes_of
 from purefx.capture.captured import Input, TensorResult
@@ -47,7 +47,9 @@ def _is_first(scope: Scope, result: TensorResult) -> bool:
         return begins(known) if plain else is_detached(known) or ends(known)
     makers = (c for c in scope.replay.statements if any(o.variable is result.variable for o in c.outputs))
     written = any(o.variable is result.variable for call in scope.capture.recording for o in call.written)
-    return result.variable in scope.capture.plain_views and not written and any(map(scope.counters.is_older, makers))
+    begun = shown in new_leaves(scope.capture, scope.replay)
+    older = begun or (not written and any(map(scope.counters.is_older, makers)))
+    return result.variable in scope.capture.plain_views and older
 
 
 def emit_older_views(scope: Scope) -> list[str]:
