@@ -111,6 +111,21 @@ def copy_view_rules(fake: torch.Tensor, tensor: torch.Tensor) -> None:
         torch._C._autograd._set_creation_meta(fake, torch._C._autograd._get_creation_meta(tensor))
 
 
+def swap_contents(a: torch.Tensor, b: torch.Tensor) -> None:
+    """Let each of two Python objects be the tensor that the other was.
+
+    ``torch.utils.swap_tensors`` refuses to where a graph of gradients holds one, or a weak reference.
+    """
+    torch._C._swap_tensor_impl(a, b)
+
+
+@contextmanager
+def without_overrides() -> Iterator[None]:
+    """Take the tensors of classes with ``__torch_function__`` as plain ones."""
+    with torch._C.DisableTorchFunctionSubclass():
+        yield
+
+
 def holders_in_python(tensor: torch.Tensor) -> int:
     """How many references Python has to ``tensor``, the caller's own among them.
 

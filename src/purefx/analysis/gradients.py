@@ -14,7 +14,17 @@ from torch.autograd.function import BackwardCFunction
 
 from purefx.analysis.replay import Fresh, How, Replay
 from purefx.capture.captured import Capture, Input, TensorResult
-from purefx.capture.edges import edge_of, has_lost_history, is_bare_view, is_beginning, is_begun, is_leaf
+from purefx.capture.edges import (
+    edge_of,
+    has_lost_history,
+    is_bare_view,
+    is_beginning,
+    is_begun,
+    is_forgotten,
+    is_leaf,
+)
+from purefx.capture.recording import Variable
+from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 
 
@@ -23,12 +33,23 @@ def begins(known: Input) -> bool:
     return is_begun(known.fake) and (known.edge is None or not known.was_leaf)
 
 
-def leaf_results(capture: Capture, replay: Replay) -> Iterable[tuple[TensorResult, How]]:
+def ends(known: Input) -> bool:
+    """Whether ``known`` was a leaf that requires grad, and the program has made it one that does not."""
+    return known.edge is not None and known.was_leaf and not known.fake.requires_grad
+
+
+def new_leaves(capture: Capture, replay: Replay) -> dict[Variable, torch.Tensor]:
     """The leaves that require grad among what the graph returns: results, and bases of results."""
     bases = {base.variable for base in replay.bases}
+    found: dict[Variable, torch.Tensor] = {}
     for result, how in results_of(capture, replay):
         if is_begun(result.fake) and (isinstance(how, Fresh) or result.variable in bases):
-            yield result, how
+            found[result.variable] = result.fake
+        base = None if result.fake.is_inference() else result.fake._base
+        variable = None if base is None else variable_of(base)
+        if base is not None and variable in bases and is_begun(base):
+            found[variable] = base
+    return found
 
 
 def results_of(capture: Capture, replay: Replay) -> Iterable[tuple[TensorResult, How]]:
@@ -52,6 +73,8 @@ def has_own_history(fake: torch.Tensor) -> bool:
         return True
     end, node = edge_of(fake._base), fake.grad_fn
     while node is not None and (end is None or node is not end.node):
+        if is_forgotten(node):
+            return False
         if isinstance(node, BackwardCFunction):
             return not (is_beginning(node) and fake._version == 0)  # else the base was detached, and nothing written
         node = node.next_functions[0][0] if node.next_functions else None
@@ -112,12 +135,13 @@ def _is_begun_anew(known: Input) -> bool:
 
 
 def _loses_views(capture: Capture, known: Input) -> bool:
-    """Whether a result is a view of ``known``, which the program has written and detached."""
+    """Whether a result is a view, with a history, of ``known``, which the program has written and detached."""
     if not is_detached(known) or not known.writes:
         return False
     given = {other.variable for other in capture.inputs}
     results = (r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given)
-    return any(not r.fake.is_inference() and r.fake._base is known.fake for r in results)
+    views = [r.fake for r in results if not r.fake.is_inference() and r.fake._base is known.fake]
+    return any(view.requires_grad and not is_begun(view) for view in views)
 
 
 def _keeps_write(known: Input) -> bool:
@@ -126,7 +150,7 @@ def _keeps_write(known: Input) -> bool:
     if known.edge is None or known.base_edge is None or base is None or base.requires_grad:
         return False
     edge = edge_of(known.fake)
-    return edge is not None and edge.node is not known.edge.node
+    return edge is not None and edge.node is not known.edge.node and not is_forgotten(edge.node)
 
 
 def _refusal(what: str, remedy: str) -> GradientsRefused:

@@ -84,9 +84,11 @@ def infer_replay(capture: Capture) -> Replay:
     results = [*capture.results, *(r.result for r in capture.rebindings if r.result is not None)]
     shared = _shared_storages(results, capture.inputs)
     reached = _Reached(history, own)
-    hows: dict[int, How] = {id(result): _how(result, own, shared, reached) for result in results}
+    turned = {r.variable for r in results if isinstance(r, TensorResult) and _is_turned(r.variable, r.fake, history)}
+    hows: dict[int, How] = {id(r): _how(r, own, shared, turned, reached) for r in results}
     for known in capture.inputs:
-        if known.after != known.before or known.variable in history.resized or _is_turned(known, history):
+        turns = _is_turned(known.variable, known.fake, history)
+        if known.after != known.before or known.variable in history.resized or turns:
             reached.add(known.variable)
     statements = tuple(call for call in capture.recording if call in reached.calls)
     return Replay(
@@ -97,9 +99,9 @@ def infer_replay(capture: Capture) -> Replay:
     )
 
 
-def _is_turned(known: Input, history: _History) -> bool:
-    """Whether a change of geometry, even one that changes nothing, is part of the history of ``known``."""
-    return known.fake.requires_grad and any(call.modes.grad for call in history.changes.get(known.variable, ()))
+def _is_turned(variable: Variable, fake: torch.Tensor, history: _History) -> bool:
+    """Whether a change of geometry, even one that changes nothing, is part of the history of ``variable``."""
+    return fake.requires_grad and any(call.modes.grad for call in history.changes.get(variable, ()))
 
 
 def _shared_storages(results: list[Result], inputs: tuple[Input, ...]) -> set[Storage]:
@@ -110,13 +112,17 @@ def _shared_storages(results: list[Result], inputs: tuple[Input, ...]) -> set[St
     return {s for s, n in counts.items() if n > 1} | {known.before.storage for known in inputs}
 
 
-def _how(result: Result, own: dict[Variable, Input], shared: set[Storage], reached: _Reached) -> How:
+def _how(
+    result: Result, own: dict[Variable, Input], shared: set[Storage], turned: set[Variable], reached: _Reached
+) -> How:
     match result:
         case PlainResult(value):
             return Plain(value)
         case TensorResult(variable, region) if variable in own:
             return Itself(own[variable])
-        case TensorResult(variable, region, fake) if region.storage in shared or not _is_whole(region, fake):
+        case TensorResult(variable, region, fake) if (
+            variable in turned or region.storage in shared or not _is_whole(region, fake)
+        ):
             reached.add(variable)
             return Replayed(variable)
         case TensorResult(variable, region):

@@ -7,7 +7,7 @@ pattern    which slots were given a tangent: eager leaves out what nobody differ
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from purefx.analysis.gradients import has_own_history, results_of
 from purefx.analysis.replay import Replay
 from purefx.autodiff.targets import Alias, Slot, Target, views_among
 from purefx.capture.captured import Capture, Input
-from purefx.capture.edges import edge_of, is_begun, is_leaf
+from purefx.capture.edges import edge_of, is_begun, is_leaf, leaf_behind
 from purefx.capture.fakes import fake_like
 from purefx.capture.recorder import Recorder
 from purefx.capture.recording import Call, Recording, Region, Variable
@@ -66,10 +66,17 @@ def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutpu
                 continue
     known = {*(i.variable for i in capture.inputs), *(b.variable for b in replay.bases)}
     replayed = {o.variable for call in replay.statements for o in call.outputs} - known
-    for variable, fake in fakes.items():
-        if variable in replayed and (has_own_history(fake) or _is_left_alone(fake, replay)):
-            slots.append(Slot(Alias(variable, variable.last), fake))
+    own = {v: x for v, x in fakes.items() if v in replayed and (has_own_history(x) or _is_left_alone(x, replay))}
+    slots += [Slot(Alias(v, v.last), x) for v, x in own.items() if not _is_view_among(own, v, replay)]
     return tuple(slots)
+
+
+def _is_view_among(own: Mapping[Variable, torch.Tensor], variable: Variable, replay: Replay) -> bool:
+    """Whether ``variable`` is a view of another that has a history of its own, and has that of the view."""
+    makers = [call for call in replay.statements if call.modes.grad and variable in {o.variable for o in call.outputs}]
+    edges = [edge_of(own[o.variable]) for call in makers for o in call.operands if o.variable in own]
+    node = own[variable].grad_fn
+    return node is not None and node.next_functions in [((e.node, e.output_nr),) for e in edges if e is not None]
 
 
 def _is_left_alone(fake: torch.Tensor, replay: Replay) -> bool:
@@ -83,7 +90,11 @@ def leaf_aliases(capture: Capture, replay: Replay) -> list[Variable]:
     """The leaves that the program made of aliases of other tensors, and that the caller gets, or views of them."""
     given = {*(i.variable for i in capture.inputs), *(b.variable for b in replay.bases)}
     replayed = {o.variable for call in replay.statements for o in call.outputs} - given
-    return [variable for variable, fake in fakes_of(capture, replay).items() if variable in replayed and is_begun(fake)]
+    fakes = fakes_of(capture, replay)
+    behind = (leaf_behind(fake) for fake in fakes.values() if not fake.is_inference() and fake._is_view())
+    leaves = [variable for variable, fake in fakes.items() if is_begun(fake)]
+    leaves += [variable for leaf in behind if leaf is not None and (variable := variable_of(leaf)) is not None]
+    return [leaf for leaf in dict.fromkeys(leaves) if leaf in replayed]
 
 
 def fakes_of(capture: Capture, replay: Replay) -> dict[Variable, torch.Tensor]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.graph import GradientEdge, Node
 
-from purefx.analysis.gradients import begins, leaf_results, results_of
+from purefx.analysis.gradients import begins, new_leaves, results_of
 from purefx.analysis.replay import Replay, Replayed
 from purefx.capture.captured import Capture, Input
 from purefx.capture.edges import edge_of, is_begun
@@ -89,8 +89,9 @@ def _target_of(known: Input, inputs: Iterable[Input]) -> Target:
 
 
 def _leaf_results(capture: Capture, replay: Replay) -> Iterable[Target]:
-    shared = [(r, how) for r, how in results_of(capture, replay) if isinstance(how, Replayed) and is_begun(r.fake)]
-    for result, _ in (*leaf_results(capture, replay), *shared):
-        edge = edge_of(result.fake)
+    replayed = (result for result, how in results_of(capture, replay) if isinstance(how, Replayed))
+    shared = {result.variable: result.fake for result in replayed if is_begun(result.fake)}
+    for variable, fake in {**new_leaves(capture, replay), **shared}.items():
+        edge = edge_of(fake)
         assert edge is not None  # it requires grad
-        yield Target(result.variable, edge, begins=True)
+        yield Target(variable, edge, begins=True)

@@ -7,6 +7,7 @@ x[0], a view              a view of the fake of x
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,6 +30,32 @@ class Beginning(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         """Pass the gradient on."""
         return gradient, None
+
+
+class Forgotten(torch.autograd.Function):
+    """The history of a view that has lost the one that it had, of a base without any: a node that leads nowhere."""
+
+    @staticmethod
+    def forward(ctx: Any, handle: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return the view that ``make`` makes, as a function of ``handle``, which nobody else has."""
+        return make()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None]:
+        """Pass nothing on."""
+        return None, None
+
+
+def without_history(make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """The view that ``make`` makes, which requires grad, and whose gradients flow nowhere."""
+    with torch.enable_grad():
+        made: torch.Tensor = Forgotten.apply(torch.empty(0, requires_grad=True), make)  # type: ignore[no-untyped-call]
+    return made
+
+
+def is_forgotten(node: Node) -> bool:
+    """Whether ``node`` is the history of a view that has lost the one that it had."""
+    return getattr(node, "_forward_cls", None) is Forgotten
 
 
 def give_history(fake: torch.Tensor) -> None:
@@ -94,6 +121,15 @@ def is_bare_view(tensor: torch.Tensor) -> bool:
 def is_leaf(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` has no history; False where autograd raises when it is asked, since the base was written."""
     return not has_lost_history(tensor) and tensor.is_leaf
+
+
+def leaf_behind(view: torch.Tensor) -> torch.Tensor | None:
+    """The leaf that operators of one tensor each have made ``view`` of."""
+    node = None if has_lost_history(view) else view.grad_fn
+    while node is not None and len(node.next_functions) == 1:
+        node = node.next_functions[0][0]
+    leaf: torch.Tensor | None = getattr(node, "variable", None)  # of the node that adds up the gradient of a leaf
+    return leaf
 
 
 def has_lost_history(tensor: torch.Tensor) -> bool:

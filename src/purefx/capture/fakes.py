@@ -97,7 +97,7 @@ class FakeFactory:
         if storage_key(base) != storage_key(tensor):
             return self._swapped_view(made, tensor, geometry, name)
         with torch.set_grad_enabled(not is_view_without_grad(tensor)):
-            fake = _with_bits(_view(made, tensor.dtype, geometry), tensor)
+            fake = view_like(made, tensor, geometry)
         if tensor.requires_grad and not fake.requires_grad and not is_leaf(tensor):
             fake = _view_of_leaf(fake)
         copy_view_rules(fake, tensor)
@@ -124,14 +124,14 @@ class FakeFactory:
         sizes, strides, offset = geometry.sizes, geometry.strides, geometry.offset
         with torch.no_grad():
             for other, made in self._owners.get(storage_key(tensor), ()):
-                if other.is_conj() or tensor.is_conj() or not count_writes_together(tensor, other):
+                if not count_writes_together(tensor, other):
                     continue
-                alias = made.detach()  # an alias that counts with it; a view would have a base
+                alias = _without_bits(made).detach()  # an alias that counts with it; a view would have a base
                 alias = alias if tensor.dtype == other.dtype else _flat(alias, tensor.dtype)
                 version = alias._version
                 alias.as_strided_(sizes, strides, offset)
                 set_version(alias, version)
-                return alias
+                return _with_bits(alias, tensor).detach()
             with without_modes():
                 meta = torch.empty(0, dtype=tensor.dtype, device="meta").set_(
                     self._memory(tensor), offset, sizes, strides
@@ -139,7 +139,7 @@ class FakeFactory:
             fake: torch.Tensor = FakeTensor(self.mode, meta, tensor.device)
             if not fake.is_inference():
                 set_version(fake, 0)
-            return _with_bits(fake, tensor)
+            return _with_bits(fake, tensor).detach() if tensor.is_conj() or tensor.is_neg() else fake
 
     def _memory(self, tensor: torch.Tensor) -> torch.UntypedStorage:
         key = storage_key(tensor)
@@ -162,6 +162,11 @@ class FakeFactory:
         key = (storage_key(tensor), tuple(tensor.shape), tensor.stride())
         first = self._shapes.setdefault(key, geometry)
         return Geometry(first.sizes, first.strides, geometry.offset)
+
+
+def view_like(base: torch.Tensor, tensor: torch.Tensor, geometry: Geometry | None = None) -> torch.Tensor:
+    """A view of ``base`` that shows what ``tensor`` does, by as few operators as that takes."""
+    return _with_bits(_view(base, tensor.dtype, geometry or geometry_of(tensor)), tensor)
 
 
 def fake_like(region: Region, mode: FakeTensorMode) -> torch.Tensor:
@@ -202,6 +207,12 @@ def _flat(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     unit = max(tensor.itemsize, dtype.itemsize)
     count = tensor.untyped_storage().nbytes() // unit * (unit // tensor.itemsize)
     return tensor.as_strided((count,), (1,), 0).view(dtype)
+
+
+def _without_bits(fake: torch.Tensor) -> torch.Tensor:
+    """``fake`` as it lies in memory, neither lazily conjugated nor negated."""
+    fake = aten._conj.default(fake) if fake.is_conj() else fake
+    return aten._neg_view.default(fake) if fake.is_neg() else fake
 
 
 def _with_bits(fake: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

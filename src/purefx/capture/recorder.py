@@ -58,12 +58,13 @@ from purefx.capture.recording import (
     restrided,
 )
 from purefx.capture.rehearsal import needs_rehearsal, rehearse, rehearse_error, rehearse_view
+from purefx.capture.renewal import Stray, Turned
 from purefx.capture.tensors import Tensors
 from purefx.capture.translation import NEEDS_DATA
 from purefx.errors import UnsupportedOperator
 from purefx.operators import aten, facts, resizes_storage
 
-_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
+_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor, Stray, Turned})
 
 _SIMPLE = frozenset({Operand, int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout})
 _DEVICE = torch.ops.prim.device.default
@@ -93,7 +94,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self.chance = Chance()
         self._detached: tuple[weakref.ref[torch.Tensor], tuple[torch.Tensor, ...], Call] | None = None
         self._viewed: tuple[torch.Tensor, ...] = ()
-        self.histories = Histories(self._tensors.alive)
+        self.histories = Histories()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -125,7 +126,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
 
         Most calls have neither lists nor real tensors, and are gone through once.
         """
-        operands = [self._operand(x) if type(x) is FakeTensor else x for x in args]
+        operands = [self._operand(x) if isinstance(x, FakeTensor) else x for x in args]
         if not kwargs and _SIMPLE.issuperset(map(type, operands)):
             return (args, kwargs), (tuple(operands), kwargs)
         given: Passed = (map_tree(self._as_fake, args), map_tree(self._as_fake, kwargs))

@@ -158,6 +158,11 @@ class Call:
         assert not isinstance(self.op, DataAccess), f"{self.op} runs in no graph"
         return self.op
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the call is a ``resize_`` to the sizes that are there, which PyTorch does not count as a write."""
+        return str(self.op) == "aten.resize_.default" and self.operands[0].region == self.written[0].region
+
     def __str__(self) -> str:
         outputs = ", ".join(f"{o.variable!r}: {o.region}" for o in self.outputs)
         operands = ", ".join(repr(o.variable) for o in self.operands)

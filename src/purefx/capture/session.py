@@ -38,7 +38,7 @@ from purefx.capture.arguments import (
     flatten,
 )
 from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Result, Resumed, TensorResult
-from purefx.capture.edges import edge_of, has_history_apart, is_leaf, take_off_hooks
+from purefx.capture.edges import edge_of, is_leaf, take_off_hooks
 from purefx.capture.escapes import check_nothing_escaped
 from purefx.capture.fakes import FakeFactory
 from purefx.capture.global_state import Ambient, unchanged_globals, without_grad_dependent_kernels
@@ -107,6 +107,7 @@ class _Session:
                     known.writes = -_version(known.fake)
                 outputs = self._call(args, kwargs)
                 self._recorder.settle_detach()
+                self._recorder.histories.settle()
                 self._recorder.chance.check_kept()
                 check_arguments(given, (args, kwargs))
                 rebindings = tuple(self._rebindings(swapped))
@@ -166,8 +167,7 @@ class _Session:
         made = Input([source], tensor, fake, self._recorder.variable(fake), region, region, writes=-_version(fake))
         made.was_leaf = is_leaf(fake)
         made.first_version = _version(fake)
-        if has_history_apart(fake) and not is_leaf(fake):
-            self._recorder.histories.watch(fake)
+        self._recorder.histories.watch(fake)
         if fake.requires_grad:
             made.edge, made.base_edge = edge_of(fake), None if fake._base is None else edge_of(fake._base)
         self._inputs[id(tensor)] = made
@@ -197,9 +197,6 @@ class _Session:
             _running.depth = getattr(_running, "depth", 0) + 1
             with names, kernels, refusals(), quiet_fake_tensors(), self._fakes.mode, self._recorder:
                 return self._function(*args, **kwargs)
-        except (RuntimeError, ValueError):
-            self._recorder.histories.check_turned()
-            raise
         finally:
             _running.depth -= 1
             self._put_back()

@@ -13,7 +13,7 @@ from purefx._torch import (
     UnsupportedOperatorException,
 )
 from purefx.capture.frames import raising_line
-from purefx.errors import DataDependentControlFlow, UnsupportedOperator
+from purefx.errors import DataDependentControlFlow, GradientsRefused, UnsupportedOperator
 
 NEEDS_DATA = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
 _HAS_NO_FAKE = (UnsupportedOperatorException, UnsupportedFakeTensorException)
@@ -57,6 +57,12 @@ def _translate_runtime_error(error: RuntimeError) -> None:
             "resize_ of a tensor with symbolic sizes",
             where=raising_line(error.__traceback__),
             remedy="trace the function without dynamic=True",
+        ) from error
+    if "new_fn INTERNAL ASSERT" in text:  # autograd makes the history of a view anew, of a base without any
+        raise GradientsRefused(
+            "a view is used whose base was written and then detached (detach_)",
+            where=raising_line(error.__traceback__),
+            remedy="detach first, or take a new view of it after detach_()",
         ) from error
     if "numpy() is not supported for tensor subclasses" in text:
         raise DataDependentControlFlow(

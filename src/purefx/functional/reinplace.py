@@ -74,7 +74,8 @@ class _Reinplacer:
         kept = [(o, n) for o, n in self._outputs() if not (isinstance(o, WrittenOutput) and (o.root, o.whole) in done)]
         self._graph.output(tuple(self._image[n] if isinstance(n, fx.Node) else n for _, n in kept))
         without_dead_nodes(self._graph, list(self._old.inputs), keep=True)
-        return replace(self._old, graph=self._graph, outputs=tuple(o for o, _ in kept))
+        outputs, written = tuple(o for o, _ in kept), frozenset(root for root, _ in done)
+        return replace(self._old, graph=self._graph, outputs=outputs, written=written)
 
     def _begin(self, given: ForwardInput, node: fx.Node) -> None:
         if isinstance(given, RootInput) and given.root not in self._fixed and _is_plain(given.root):

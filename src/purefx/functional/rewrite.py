@@ -241,13 +241,13 @@ class Rewriter:
         writing, turned = writing_variables(self._recording), turned_variables(self._recording)
         for root, content in self.roots:
             for region in self.memory.written(content):
-                pending = self.memory.is_pending(content, region)
-                whole = None if pending else content.value.node
                 for part, shown in seen_by_autograd(root, region, writing, turned):
                     if (part, shown) not in seen:
                         seen.add((part, shown))
                         node = self._written(self.memory.read(part), root.region.storage)
-                        outputs.append((WrittenOutput(root, part, whole if part is region else None, shown), node))
+                        pending = part is not region or self.memory.is_pending(content, region)
+                        whole = None if pending else content.value.node
+                        outputs.append((WrittenOutput(root, part, whole, shown), node))
         check_seen(self._recording, self._inputs, [shown for _, shown in seen if shown is not None])
         hows = [*self._replay.results, *self._replay.rebound]
         for variable, region in dict.fromkeys((h.variable, h.region) for h in hows if isinstance(h, Fresh)):

@@ -139,6 +139,8 @@ class Functional(FunctionalGraph):
     outputs: tuple[ForwardOutput, ...]
     merges: tuple[tuple[Root, Merge], ...] = ()
     in_place: tuple[tuple[Root, InPlace], ...] = ()
+    written: frozenset[Root] = frozenset()
+    """The roots whose memory the graph itself writes."""
 
     @property
     def roots(self) -> list[Root]:

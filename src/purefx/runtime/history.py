@@ -11,7 +11,7 @@ from itertools import groupby
 import torch
 
 from purefx._torch import OpOverload
-from purefx.analysis.gradients import begins, is_detached, leaf_results, results_of
+from purefx.analysis.gradients import begins, ends, is_detached, new_leaves, results_of
 from purefx.analysis.replay import Itself
 from purefx.autodiff.backward import fakes_of, leaf_aliases
 from purefx.autodiff.joint import Joint
@@ -71,7 +71,7 @@ def emit_late_leaves(scope: Scope) -> list[str]:
     """Results that statements make, and that are leaves which require grad, or keep their gradients."""
     turned = (name for known, name in scope.inputs.items() if begins(known) and _is_turned(scope, known))
     lines = [f"{name}.requires_grad_()" for name in turned]
-    begun = {scope.result(how) for _, how in leaf_results(scope.capture, scope.replay)}
+    begun = {scope.variables[leaf] for leaf in new_leaves(scope.capture, scope.replay)}
     for result, how in results_of(scope.capture, scope.replay):
         fake, name = result.fake, scope.result(how)
         if isinstance(how, Itself) or not fake.requires_grad:
@@ -88,16 +88,17 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
     """``x.detach_()`` and ``x.requires_grad_()`` on tensors of the caller, before and after the call is recorded."""
     before: list[str] = []
     after: list[str] = []
+    shown = {scope.counters.root(variable) for variable in leaf_aliases(scope.capture, scope.replay)}
     for known, name in scope.inputs.items():
         begun = begins(known)
-        if begun and known.edge is not None:
+        if known.edge is not None and (begun or (is_detached(known) and known.variable in shown)):
             scope.earlier[known] = scope.unique(f"{name}_before", "before")
             before += [f"{scope.earlier[known]} = {name}.view_as({name})", f"{name}.detach_()"]
         elif is_detached(known) or _loses_history(scope, known):
             after.append(f"{name}.detach_()")
         if begun and not _is_turned(scope, known):
             before.append(f"{name}.requires_grad_()")
-        elif known.edge is not None and known.was_leaf and not known.fake.requires_grad:
+        elif ends(known):
             after.append(f"{name}.requires_grad_(False)")
     return before, after
 
@@ -130,8 +131,7 @@ def _loses_history(scope: Scope, known: Input) -> bool:
 
 
 def _leaf_results(scope: Scope) -> list[str]:
-    names = dict.fromkeys(scope.result(how) for _, how in leaf_results(scope.capture, scope.replay))
-    return [f"{name}.requires_grad_()" for name in names]
+    return [f"{scope.variables[leaf]}.requires_grad_()" for leaf in new_leaves(scope.capture, scope.replay)]
 
 
 def _hooks(scope: Scope) -> list[str]:
@@ -152,9 +152,10 @@ def _aliases(scope: Scope) -> list[str]:
     wanted.update(leaves)
     for call in reversed(scope.replay.statements):
         if wanted & {o.variable for o in call.outputs}:
-            scope.early.add(call)
             wanted |= {o.variable for o in call.operands}
-    lines = emit_calls(scope, [call for call in scope.replay.statements if call in scope.early])
+    calls = [call for call in scope.replay.statements if wanted & {o.variable for o in call.outputs}]
+    lines = emit_calls(scope, [call for call in calls if call not in scope.early])
+    scope.early.update(calls)
     return [*lines, *(f"{scope.variables[leaf]}.requires_grad_()" for leaf in leaves)]
 
 
@@ -276,8 +277,8 @@ def _watched(scope: Scope, joint: Joint) -> list[str]:
         and o.variable in fakes
     ]
     for root in dict.fromkeys(o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)):
-        member = next((m for m in root.members if m.writes), None)
-        if root.region.storage in read and member is not None and not member.tensor.is_inference():
+        member = next((m for m in root.members if m.writes), _holder(root))
+        if root.region.storage in read and member in scope.inputs and not member.tensor.is_inference():
             name = scope.inputs[member]
             found.append(f"({name}.detach(), {scope.version(member)} + {member.writes})")
     return found

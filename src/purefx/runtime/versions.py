@@ -8,14 +8,13 @@ set_versions((arg0, arg0_version + 2)) before views are taken, whose histories a
 
 from __future__ import annotations
 
-from purefx.analysis.gradients import begins, is_detached, results_of
+from purefx.analysis.gradients import begins, ends, is_detached, new_leaves, results_of
 from purefx.analysis.replay import Replayed
 from purefx.autodiff.backward import fakes_of
 from purefx.capture.captured import Input, TensorResult
-from purefx.capture.recording import Call, DataAccess, Effect, Variable
+from purefx.capture.recording import DataAccess, Effect, Variable
 from purefx.functional.roots import written_regions
-from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
-from purefx.operators import aten
+from purefx.functional.signature import BaseOutput, ResultOutput
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope
 from purefx.runtime.support import set_versions
@@ -44,10 +43,13 @@ def _is_first(scope: Scope, result: TensorResult) -> bool:
     shown = scope.counters.root(result.variable)
     known = next((known for known in scope.inputs if known.variable is shown), None)
     if known is not None:
-        return is_detached(known) if result.fake.requires_grad else begins(known)
+        plain = result.variable in scope.capture.plain_views or not result.fake.requires_grad
+        return begins(known) if plain else is_detached(known) or ends(known)
     makers = (c for c in scope.replay.statements if any(o.variable is result.variable for o in c.outputs))
     written = any(o.variable is result.variable for call in scope.capture.recording for o in call.written)
-    return result.variable in scope.capture.plain_views and not written and any(map(scope.counters.is_older, makers))
+    begun = shown in new_leaves(scope.capture, scope.replay)
+    older = begun or (not written and any(map(scope.counters.is_older, makers)))
+    return result.variable in scope.capture.plain_views and older
 
 
 def emit_older_views(scope: Scope) -> list[str]:
@@ -59,15 +61,19 @@ def emit_older_views(scope: Scope) -> list[str]:
 
 
 def _emit_early(scope: Scope, needed: set[Variable]) -> list[str]:
-    """The statements that make the ``needed`` variables, at an earlier version of what they show."""
-    statements = scope.replay.statements
-    if any(call.effect in (Effect.GEOMETRY, Effect.STORAGE) for call in statements):
-        return []
-    for call in reversed(statements):
-        if needed & {o.variable for o in call.outputs}:
-            needed |= {o.variable for o in call.operands}
-    wanted = [call for call in statements if needed & {o.variable for o in call.outputs}]
-    early = [call for call in wanted if call not in scope.early]
+    """The statements that make the ``needed`` variables, at an earlier version of what they show.
+
+    Rule: those whose geometry changes, and views of them, are made when it does.
+    """
+    changes = (c for c in scope.replay.statements if c.effect in (Effect.GEOMETRY, Effect.STORAGE))
+    changed = {o.variable for call in changes for o in (*call.operands, *call.written)}
+    wanted: set[Variable] = set()
+    for variable in needed:
+        made_of = _made_of(scope, variable)
+        if not changed & made_of:
+            wanted |= made_of
+    calls = [call for call in scope.replay.statements if wanted & {o.variable for o in call.outputs}]
+    early = [call for call in calls if call not in scope.early]
     scope.early.update(early)
     shown = [o.variable for call in early for o in call.operands]
     outputs = [
@@ -81,10 +87,18 @@ def _emit_early(scope: Scope, needed: set[Variable]) -> list[str]:
     return [*before, *lines, *_setting(scope, [f"({name}, {version})" for name, version in outputs])]
 
 
+def _made_of(scope: Scope, variable: Variable) -> set[Variable]:
+    """The variables that the statements make ``variable`` of, itself among them."""
+    found = {variable}
+    for call in reversed(scope.replay.statements):
+        if found & {o.variable for o in call.outputs}:
+            found |= {o.variable for o in call.operands}
+    return found
+
+
 def _written_by_graph(scope: Scope, shown: list[Variable]) -> list[tuple[Input, str]]:
     """The tensors of the caller that the graph has written in place already, and that count with one of ``shown``."""
-    returned = {o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)}
-    written = {m for root in scope.roots if root.written and root not in returned for m in root.members}
+    written = {member for root in scope.functional.written for member in root.members}
     return [
         (known, name)
         for known, name in _counted(scope)
@@ -147,13 +161,8 @@ def _written_later(scope: Scope, known: Input) -> int:
 def _moved(scope: Scope, variable: Variable) -> int:
     """How many statements count as a write to ``variable``: any change of geometry but ``x.data = y``."""
     changes = (c for c in scope.replay.statements if c.effect in (Effect.GEOMETRY, Effect.STORAGE))
-    changes = (c for c in changes if c.op is not DataAccess.SWAP and not _is_idle(c))
+    changes = (c for c in changes if c.op is not DataAccess.SWAP and not c.is_idle)
     return sum(scope.counters.together(o.variable, variable) for c in changes for o in c.written)
-
-
-def _is_idle(call: Call) -> bool:
-    """Whether ``call`` is a ``resize_`` to the sizes that are there, which PyTorch does not count."""
-    return call.op is aten.resize_.default and call.operands[0].region == call.written[0].region
 
 
 def _counted(scope: Scope) -> list[tuple[Input, str]]:

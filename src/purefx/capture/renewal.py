@@ -1,0 +1,118 @@
+"""Views of a run in the form in which autograd makes their histories anew as it does in eager.
+
+    row = h[0]; h.t_(); row.add_(1)          the history of row is that of as_strided of h, as h and row are then
+    v = h[:2]; v.t_(); v.mul_(w)             so is that of v
+    v = h[0].as_strided(...); v.add_(1)      v may show elements of h that h[0] does not
+
+Rule: once the memory of a view was written, autograd makes its history anew.  In eager it takes ``as_strided`` of the
+base; of a fake tensor it takes the operators that made the view, which are wrong after a change of geometry, and lose
+what lies outside of a view in between.  So the tensor behind such a view is replaced by ``as_strided`` of its base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from purefx._torch import (
+    FakeTensor,
+    copy_view_rules,
+    pytree,
+    set_version,
+    storage_key,
+    swap_contents,
+    without_modes,
+    without_overrides,
+)
+from purefx.capture.edges import has_history_apart, is_leaf, is_view_without_grad, without_history
+from purefx.capture.fakes import view_like
+from purefx.capture.frames import current_line
+from purefx.errors import GradientsRefused
+
+
+class _Awaited(FakeTensor):
+    """A fake tensor that is renewed when the program uses it next: autograd works on what it was until then."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Renew the tensors among the arguments, and call ``func`` of them."""
+        kwargs = kwargs or {}
+        with without_modes():
+            for x in pytree.tree_leaves((args, kwargs)):
+                if isinstance(x, _Awaited):
+                    x.prepare(func, kwargs)
+        with without_overrides():
+            return func(*args, **kwargs)
+
+    def prepare(self, func: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+        """Do what has to be done before ``func`` sees the tensor."""
+        raise NotImplementedError
+
+
+class Turned(_Awaited):
+    """A view that has got another geometry."""
+
+    def prepare(self, func: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+        """Renew it before any use."""
+        settle(self)
+
+
+class Stray(_Awaited):
+    """A view that shows more of its base than the views that it was taken of."""
+
+    def prepare(self, func: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+        """Renew it before it is written: until then it has the history that it was made with."""
+        name = getattr(func, "__name__", "")
+        writes = name.endswith("_") and not name.endswith("__")
+        if writes or "out" in kwargs or name.startswith(("__i", "__setitem__")):
+            settle(self)
+
+
+def settle(tensor: torch.Tensor) -> None:
+    """Renew ``tensor`` if that waits to be done."""
+    kind = type(tensor)
+    if issubclass(kind, _Awaited):
+        tensor.__class__ = FakeTensor
+        renew(tensor, later=-1 if kind is Turned else 0)
+
+
+def renew(view: torch.Tensor, *, later: int) -> None:
+    """Replace ``view`` of its base by one whose history autograd makes anew as in eager.
+
+    It does so where the version is another than that at which ``view`` is made: so many ``later`` than now.  A history
+    apart from the base's is one of nothing then.
+    """
+    base = None if view.is_inference() else view._base
+    apart = has_history_apart(view)
+    if base is None or (apart and is_leaf(view)) or not _shows_its_base(view, base):
+        return
+    if view._backward_hooks or view.retains_grad:
+        raise GradientsRefused(
+            "a view with hooks is used whose geometry was changed, or that of the tensor that it is a view of",
+            where=current_line(),
+            remedy="register the hook on the tensor that it is a view of",
+        )
+    version = view._version
+    set_version(view, version + (max(later, 0) if apart else min(later, 0)))
+    with torch.set_grad_enabled(not is_view_without_grad(view)):
+        new = without_history(lambda: view_like(base, view)) if apart else view_like(base, view)
+    copy_view_rules(new, view)
+    swap_contents(view, new)
+    set_version(view, version)
+
+
+def _shows_its_base(view: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether ``view`` still shows memory of ``base``; refuses where the history of one that does not is at stake."""
+    if storage_key(view) == storage_key(base):
+        return True
+    if view.requires_grad:
+        raise GradientsRefused(
+            "a view is used that shows other memory now than the tensor whose history it has",
+            where=current_line(),
+            remedy="copy into it, or compute with the other tensor",
+        )
+    return False

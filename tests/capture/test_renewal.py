@@ -1,0 +1,118 @@
+"""Views whose histories autograd makes anew after a write are those of eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import purefx
+from tests.functional.kinds import Programs, ramp
+from tests.support.oracle import assert_same_as_eager
+
+programs = Programs()
+
+
+def alive(*sizes: int) -> Tensor:
+    """A tensor with a history."""
+    return ramp(*sizes).requires_grad_() * 1
+
+
+# ---- after a change of geometry
+
+
+@programs(lambda: (alive(2, 3),))
+def a_view_is_written_after_its_base_was_turned(a: Tensor) -> Any:
+    flat = a.view(-1)
+    a.t_()
+    flat.add_(torch.arange(6.0))
+    return a * 2, flat
+
+
+@programs(lambda: (ramp(2, 3).requires_grad_(),))
+def a_view_of_a_result_is_written_after_that_was_turned(x: Tensor) -> Any:
+    h = x * 2
+    row = h[0]
+    h.t_()
+    row.add_(1)
+    return h, row
+
+
+@programs(lambda: (ramp(3).requires_grad_(),))
+def a_view_is_read_after_its_base_was_turned(x: Tensor) -> Any:
+    y = x.reshape(1, 3) * 1
+    row = y[0]
+    y.t_()
+    return row * 2
+
+
+@programs(lambda: (alive(3, 3), ramp(3)))
+def a_view_is_turned_and_then_written_and_read(a: Tensor, w: Tensor) -> Any:
+    v = a[:2]
+    v.t_()
+    v.mul_(w[:, None])
+    return v * v, a
+
+
+@programs(lambda: (alive(2, 3), ramp(5)))
+def a_view_is_given_other_memory_and_back(a: Tensor, other: Tensor) -> Any:
+    v = a.detach()[0]
+    memory, offset, sizes, strides = v.untyped_storage(), v.storage_offset(), v.size(), v.stride()
+    v.set_(other)
+    v.mul_(2)
+    v.set_(memory, offset, sizes, strides)
+    return v + 1, other
+
+
+@programs(lambda: ((base := ramp(1, 4)).diagonal(), base))
+def a_view_is_resized_to_the_sizes_that_it_has(a: Tensor, base: Tensor) -> Any:
+    a.resize_(1)
+    return base * a
+
+
+# ---- a view that shows more than the view that it was taken of
+
+
+@programs(lambda: (alive(10),))
+def a_view_outside_of_its_view_is_written(c: Tensor) -> Any:
+    inner = c.narrow(0, 3, 5)
+    outer = inner.as_strided((1,), (2,), 0)
+    with torch.no_grad():
+        outer.add_(3)
+    return inner * outer, outer, c
+
+
+@programs(lambda: (alive(10),))
+def a_piece_of_a_view_outside_of_its_view_is_written(c: Tensor) -> Any:
+    inner = c.narrow(0, 3, 5)
+    outer = inner.as_strided((2,), (2,), 0)
+    outer[0:] += 3
+    return inner, c * 2
+
+
+@programs(lambda: (ramp(2, 3),))
+def a_view_outside_of_its_view_is_read_as_integers(a: Tensor) -> Any:
+    a.mul_(2)
+    outer = a[1].as_strided((1, 1), (1, 4), 1)
+    return outer.view(torch.int32), a
+
+
+# ---- a history apart from the base's
+
+
+@programs(lambda: ((base := ramp(2, 3)), base[0].requires_grad_(), ramp(3).requires_grad_()))
+def a_view_with_a_history_apart_forgets_it(base: Tensor, row: Tensor, w: Tensor) -> Any:
+    part = row[1:]
+    with torch.no_grad():
+        base.add_(1)
+    return part[0], part * w[1:], row * 2
+
+
+@pytest.mark.parametrize("name", programs.names())
+@pytest.mark.parametrize("system", [purefx.compile, purefx.functionalize], ids=["compile", "functionalize"])
+def test_it_cannot_be_told_from_eager(name: str, system: Callable[..., Any]) -> None:
+    program = programs[name]
+    assert_same_as_eager(program.function, program.make, system=system, ignore=program.ignore)

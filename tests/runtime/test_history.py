@@ -1,0 +1,188 @@
+"""The histories of results, and who requires grad after a call, are those of eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import purefx
+from tests.functional.kinds import Programs, ramp
+from tests.support.oracle import assert_same_as_eager
+
+programs = Programs()
+
+
+def leaf(*sizes: int) -> Tensor:
+    """A leaf that requires grad."""
+    return ramp(*sizes).requires_grad_()
+
+
+def alive(*sizes: int) -> Tensor:
+    """A tensor with a history."""
+    return leaf(*sizes) * 1
+
+
+# ---- views that are older than a write
+
+
+@programs(lambda: (ramp(4),))
+def a_view_is_older_than_the_writes_and_the_leaf(w: Tensor) -> Any:
+    v = w[1:4:2]
+    with torch.no_grad():
+        w.mul_(2)
+        w.requires_grad_()
+        v.clamp_(max=2)
+    return v
+
+
+@programs(lambda: (leaf(2, 3),))
+def a_leaf_ends_that_a_view_was_taken_of(x: Tensor) -> Any:
+    v = x[0]
+    x.requires_grad_(requires_grad=False)
+    x.mul_(2)
+    return v, x[1]
+
+
+@programs(lambda: (ramp(4, 4), alive(4, 4)))
+def a_view_without_grad_is_older_than_a_write_and_another_argument_is_resized(a: Tensor, b: Tensor) -> Any:
+    a.resize_(12)
+    with torch.no_grad():
+        v = b.view(b.shape)
+    b.copy_(b * 2)
+    return v
+
+
+# ---- results whose geometry changes
+
+
+@programs(lambda: (leaf(3, 3),))
+def a_result_loses_a_dimension(x: Tensor) -> Any:
+    y = x[:, :1].flip(1)
+    y.squeeze_()
+    return y
+
+
+@programs(lambda: (leaf(2, 3),))
+def a_result_is_turned_and_written(x: Tensor) -> Any:
+    y = x * 2
+    y.t_()
+    y.mul_(x.t())
+    y.unsqueeze_(0)
+    return y, x + 1
+
+
+# ---- lazily conjugated aliases
+
+
+@programs(lambda: ((x := torch.complex(ramp(2, 3), ramp(2, 3) + 1)).conj().detach(), x[0]))
+def a_conjugated_alias_is_written(a: Tensor, row: Tensor) -> Any:
+    a.add_(a)
+    return row, a[1]
+
+
+@programs(lambda: ((x := torch.complex(alive(2, 3), ramp(2, 3) + 1)).conj().data, x))
+def the_data_of_a_conjugate_is_written(a: Tensor, x: Tensor) -> Any:
+    a.copy_(x.detach())
+    return a * 2, x * 2
+
+
+@programs(lambda: ((x := ramp(2, 3).to(torch.complex64)), x.conj().imag.detach()))
+def a_negated_alias_is_written(x: Tensor, negated: Tensor) -> Any:
+    negated.add_(1)
+    return x, negated[0]
+
+
+# ---- leaves that the program makes of views
+
+
+@programs(lambda: (alive(2, 3),))
+def a_leaf_is_a_view_of_what_is_detached(c: Tensor) -> Any:
+    c.detach_()
+    return c.transpose(0, 1).requires_grad_()
+
+
+@programs(lambda: (alive(2, 3),))
+def a_leaf_is_a_view_of_what_is_detached_and_read_before(c: Tensor) -> Any:
+    y = c * 2
+    c.fill_diagonal_(8)
+    c.detach_()
+    row = c[0].requires_grad_()
+    return y, row, row * 3
+
+
+@programs(lambda: (ramp(3, 3, 2),))
+def a_piece_of_a_leaf_that_is_a_view(b: Tensor) -> Any:
+    v = b[1:].requires_grad_()
+    return v.unbind(0)[0]
+
+
+@programs(lambda: (ramp(3, 3), leaf(3)))
+def a_view_of_a_leaf_that_is_a_view_next_to_what_is_computed_of_it(b: Tensor, w: Tensor) -> Any:
+    v = b.t().requires_grad_()
+    return v[0], v * w, w[1:]
+
+
+@programs(lambda: (ramp(3, 3),))
+def a_view_of_a_leaf_that_is_not_returned(a: Tensor) -> Any:
+    y = a * 2
+    y.requires_grad_()
+    return y[0]
+
+
+@programs(lambda: (ramp(3, 3), leaf(3)))
+def views_of_a_leaf_and_what_is_computed_of_it(a: Tensor, w: Tensor) -> Any:
+    y = a * 2
+    with torch.no_grad():
+        v = y[1]
+    plain = y[2]
+    y.requires_grad_()
+    return v, plain, y.t(), (y * w).sum()
+
+
+# ---- views of what a custom function returned
+
+
+class Shown(torch.autograd.Function):
+    """A view as a function of one's own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Return a view of ``x``."""
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """Return what no view has as its gradient."""
+        return gradient * 3
+
+
+@programs(lambda: (leaf(6),))
+def a_piece_of_a_view_of_ones_own(a: Tensor) -> Any:
+    v = Shown.apply(a)
+    return v.chunk(3, 0)[0], v
+
+
+@programs(lambda: (alive(2, 3),))
+def a_flat_view_of_a_view_of_ones_own(a: Tensor) -> Any:
+    v = Shown.apply(a)
+    return v, a, v, v.flatten(), v[0] * 2
+
+
+# ---- what the caller writes before the backward
+
+
+@programs(lambda: (alive(4, 4)[3][1],))
+def what_is_saved_was_written_past_autograd(a: Tensor) -> Any:
+    a.data.add_(5)
+    return a * a, a
+
+
+@pytest.mark.parametrize("name", programs.names())
+@pytest.mark.parametrize("system", [purefx.compile, purefx.functionalize], ids=["compile", "functionalize"])
+def test_it_cannot_be_told_from_eager(name: str, system: Callable[..., Any]) -> None:
+    program = programs[name]
+    assert_same_as_eager(program.function, program.make, system=system, ignore=program.ignore)
