@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
@@ -396,3 +398,51 @@ def trace_again(
         mode.shape_env.pending_fresh_unbacked_symbols.clear()  # those of the capture are not in the new graph
     with mode, torch.no_grad(), torch._C._DisableAutocast():
         return make_fx(run, decomposition_table=dict(decompositions))(*examples)
+
+
+Rules = Mapping[str, Callable[..., Any]]
+
+
+def register_vmap_rules(rules: Mapping[str, Rules], asked: Callable[[], bool]) -> Callable[[], None]:
+    """Have ``rules``, by dispatch key and operator, stand in for PyTorch's where ``asked()``; returns what ends that.
+
+    Each rule is called with PyTorch's own kernel and the operator's arguments.
+    """
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning)  # that there is a kernel already
+        for key, table in rules.items():
+            for name, rule in table.items():
+                kernel = _vmap_kernel(_computed_kernel(name, key), rule, asked)
+                library.impl(name, kernel, key, with_keyset=True)  # type: ignore[no-untyped-call]
+    end: Callable[[], None] = library._destroy
+    return end
+
+
+def _computed_kernel(name: str, key: str) -> Any:
+    """As `torch.library.get_kernel`, which does not know the key of the older vmap."""
+    return torch._C._dispatch_get_computed_kernel_for_dispatch_key(f"aten::{name}", key)
+
+
+def _vmap_kernel(own: Any, rule: Callable[..., Any], asked: Callable[[], bool]) -> Callable[..., Any]:
+    def kernel(keys: Any, *arguments: Any) -> Any:
+        run = partial(own.call_boxed, keys)
+        return rule(run, *arguments) if asked() else run(*arguments)
+
+    return kernel
+
+
+def carried_value(name: str) -> Any:
+    """What this thread, or the one whose backward it runs, has set under ``name``; None if nothing.
+
+    Values of `threading.local` do not reach the threads of a backward.
+    """
+    return torch._C._get_obj_in_tls(name) if torch._C._is_key_in_tls(name) else None
+
+
+def set_carried_value(name: str, value: Any) -> None:
+    """Set what `carried_value` gives; None takes it away."""
+    if value is not None:
+        torch._C._stash_obj_in_tls(name, value)
+    elif torch._C._is_key_in_tls(name):
+        torch._C._remove_obj_from_tls(name)

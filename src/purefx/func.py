@@ -16,6 +16,7 @@ import torch
 from torch.func import functional_call
 
 from purefx.api import Compiled, compile
+from purefx.transforms.strided import strided_batching
 
 __all__ = [
     "functional_call",
@@ -26,6 +27,7 @@ __all__ = [
     "jacrev",
     "jvp",
     "linearize",
+    "strided_batching",
     "vjp",
     "vmap",
 ]

@@ -99,7 +99,7 @@ def _fetch_storages(scope: Scope) -> list[str]:
 
 
 def _statement(scope: Scope, call: Call) -> str:
-    expression = scope.speller.call(call, scope.spell)
+    expression = scope.call(call)
     new = [o.variable for o in call.outputs if o.variable not in scope.variables]
     if not new:
         return expression

@@ -85,6 +85,10 @@ class Scope:
             case _:
                 assert_never(how)
 
+    def call(self, call: Call) -> str:
+        """The expression that runs a recorded call again."""
+        return self.speller.call(call, self.spell)
+
     def spell(self, x: Any) -> str:
         """An argument of a recorded call."""
         if isinstance(x, Operand):

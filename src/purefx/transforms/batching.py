@@ -1,10 +1,12 @@
 """A functional graph in a form that ``torch.func.vmap`` takes at any batch dimension and in any layout.
 
     view(x, [6])                       reshape(x, [6])               x may lie otherwise in a batch than alone
-    as_strided(x, [3, 3], [1, 1], 0)   x.reshape(-1)[[0, 1, 2, 1, 2, 3, 2, 3, 4]].reshape(3, 3)
+    as_strided(x, [3, 3], [1, 1], 0)   unfold(x, 0, 3, 1)            x: [5], strides (1,)
+    as_strided(x, [3], [4], 2)         x.reshape(-1)[[2, 4, 6]]      x: [4, 3], strides (5, 1)
 
 A functional graph does not tell views from copies, so each view may be a copy.  What memory ``as_strided`` shows is
-known from the geometry that its operand has in the graph; it may show what the operand shows, and no more.
+known from the geometry that its operand has in the graph; it may show what the operand shows, and no more.  Where no
+view operators are known to lead there, the elements are chosen one by one.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from purefx.errors import TransformRefused
+from purefx._torch import resolve_op
 from purefx.functional.on_copies import OnCopies, laid_out
 from purefx.functional.signature import FunctionalGraph
 from purefx.functional.verify import returned
-from purefx.layout import Geometry
+from purefx.layout import Geometry, reify
 from purefx.operators import aten
+from purefx.transforms.foreign import foreign_memory
 from purefx.transforms.levels import batch_levels
 
 
@@ -125,7 +128,14 @@ def _put(
 def _strided(
     base: Geometry, x: torch.Tensor, sizes: Sequence[int], strides: Sequence[int], offset: int | None = None
 ) -> torch.Tensor:
-    """``as_strided`` as a choice of elements."""
+    """``as_strided`` as view operators, or as a choice of elements."""
+    asked = Geometry(tuple(sizes), tuple(strides), base.offset if offset is None else offset)
+    chain = reify(base, asked)
+    if chain is not None:
+        for step in chain:
+            op = resolve_op(step.op)
+            x = _FREE.get(op, op)(x, *step.arguments)
+        return x
     index = _positions(base, sizes, strides, offset, "as_strided")
     return x.reshape(-1)[index.reshape(-1)].reshape(tuple(sizes))
 
@@ -153,11 +163,7 @@ def _positions(
     memory[places.as_strided(base.sizes, base.strides, base.offset).reshape(-1)] = torch.arange(base.numel)
     found = memory.as_strided(asked.sizes, asked.strides, asked.offset).clone()
     if (found < 0).any():
-        raise TransformRefused(
-            f"{name} under vmap would show memory that its operand does not show: asked for {asked}, of {base}",
-            where=None,
-            remedy="use select, slice, unfold or expand, or as_strided of the tensor that has that memory",
-        )
+        raise foreign_memory(name, base, asked, None)
     return found
 
 

@@ -39,6 +39,7 @@ from purefx.transforms.base import Base
 from purefx.transforms.graphs import Engine, opaque_runs
 from purefx.transforms.levels import Examples, batch_levels
 from purefx.transforms.node import call
+from purefx.transforms.views import Views, check_own, infer_foreign, laid_out
 
 CACHE_SIZE = 16
 """How many specialisations a function keeps for calls under transforms: the newest."""
@@ -93,7 +94,7 @@ class Composer:
         replay = infer_replay(captured)
         functional = functionalize(captured, replay)
         base = Base(self.engine, name_of(self.function), captured, replay, functional, opaque=opaque_runs() > before)
-        scope = Scope(captured, replay, _without_views(functional))
+        scope = Views(captured, replay, _without_views(functional))
         wrapper = compile_wrapper(scope, _body(scope), {"graph": lambda *inputs: call(base, base.kept(inputs))})
         made = Specialisation(structure, wrapper, base)
         self.specialisations.appendleft(made)
@@ -119,16 +120,32 @@ def _without_views(functional: Functional) -> Functional:
 
 def _body(scope: Scope) -> list[str]:
     """The statements that run a program on wrapped tensors."""
+    checks = _checks_of_memory(scope)
     roots = emit_roots(scope)
     graph = spell_graph_call(scope)
     return [
+        *checks,
         *roots,
         *([] if graph is None or not scope.functional.outputs else [graph]),
+        *_layouts(scope),
         *_write_back(scope),
         *emit_statements(scope),
         *emit_rebinding(scope),
         *emit_return(scope),
     ]
+
+
+def _checks_of_memory(scope: Scope) -> list[str]:
+    """That no input in whose memory the program reaches further than it shows has a batch."""
+    check, name = scope.speller.name("check_own", check_own), scope.speller.name
+    return [f"{check}({scope.inputs[known]}, {name('refusal', e)})" for known, e in infer_foreign(scope.capture)]
+
+
+def _layouts(scope: Scope) -> list[str]:
+    """Memory made inside, laid out as for a single example."""
+    lay, literal = scope.speller.name("laid_out", laid_out), scope.speller.literal
+    bases = [(scope.outputs[o], o.region.geometry) for o in scope.functional.outputs if isinstance(o, BaseOutput)]
+    return [f"{name} = {lay}({name}, {literal(tuple(g.strides))})" for name, g in bases]
 
 
 def _write_back(scope: Scope) -> list[str]:
