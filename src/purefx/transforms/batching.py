@@ -101,7 +101,13 @@ def _reshape(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
 
 def _view_dtype(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return x.contiguous().view(dtype)
+    """``x`` read as ``dtype``; complex numbers and their parts by operators that have gradients."""
+    x = x.contiguous()
+    if dtype.is_complex and x.dtype == dtype.to_real():
+        return torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+    if x.dtype.is_complex and dtype == x.dtype.to_real():
+        return torch.view_as_real(x.resolve_conj()).flatten(-2)
+    return x.view(dtype)
 
 
 def _copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002
