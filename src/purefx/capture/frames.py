@@ -21,7 +21,7 @@ _BACKWARD = os.path.join(_OURS, "autodiff", "backward.py")
 
 def is_user_file(file: str) -> bool:
     """Whether ``file`` belongs neither to PyTorch nor to purefx."""
-    return not file.startswith(_LIBRARIES) and not file.startswith("<frozen")
+    return not file.startswith((*_LIBRARIES, "<frozen", "<purefx"))
 
 
 def current_line() -> SourceLine | None:
