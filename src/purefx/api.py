@@ -33,6 +33,7 @@ from purefx.report.explain import explain as explain_stages
 from purefx.runtime.leaves import leaves_of
 from purefx.runtime.wrapper import Wrapper
 from purefx.transforms.composer import Composer
+from purefx.transforms.forward import inlined
 from purefx.transforms.graphs import Engine
 
 P = ParamSpec("P")
@@ -54,12 +55,12 @@ def functionalize(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def functionalized(*args: P.args, **kwargs: P.kwargs) -> R:
         if is_capturing() and not is_batching():
-            return function(*args, **kwargs)
+            return inlined(function, args, kwargs)
         if is_transforming():
             composed: R = Composer(function, engine_of(None))(args, kwargs)
             return composed
         if is_capturing():
-            return function(*args, **kwargs)
+            return inlined(function, args, kwargs)
         stages = run_stages(function, args, kwargs, dynamic=False)
         wrapper = build(stages, graph_module(stages).forward, GradientProgram, engine_of(None))
         result: R = wrapper.run(pytree.tree_leaves((args, kwargs)))
@@ -154,7 +155,7 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function by the specialisation that fits, or capture one."""
         if is_capturing() and not is_batching():
-            return self.function(*args, **kwargs)
+            return inlined(self.function, args, kwargs)
         if is_transforming():
             return self._composer(args, kwargs)
         leaves, structure = leaves_of(args, kwargs)
@@ -254,7 +255,7 @@ def _noting(function: Callable[..., Any], refusals: list[PurefxError]) -> Callab
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
+            return inlined(function, args, kwargs)
         except PurefxError as error:
             refusals.append(error)
             raise

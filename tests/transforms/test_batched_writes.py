@@ -22,7 +22,7 @@ PROGRAMS = {
     "a row": (WIDE, "y[0] = a"),
     "a row by its view": (WIDE, "row = y[1]", "row.copy_(a)"),
     "columns": (WIDE, "y.t()[0].copy_(a[:2])"),
-    "a flat view": (WIDE, "flat = y.view(-1)", "flat[2:5] = a", "flat.mul_(2)"),
+    "a flat view": (WIDE, "y.view(-1)[2:5] = a", "y.mul_(2)"),
     "a diagonal": ("y = torch.zeros(3, 3, dtype=torch.float64)", "y.diagonal().copy_(a)"),
     "one of several": (WIDE, "y.unbind(0)[1].add_(a)"),
     "indices": (ZEROS, "y[torch.tensor([2, 0])] = a[:2]"),
@@ -76,8 +76,7 @@ def test_a_second_argument_may_be_the_same_for_all(program: str) -> None:
 
 
 @pytest.mark.parametrize("result", ["y", "(y, a)", "(a, y, b)"])
-@pytest.mark.parametrize("out_dims", [0, 1, -1])
-def test_a_result_that_is_the_same_for_all_is_repeated(result: str, out_dims: int) -> None:
-    around = [f"func.vmap(f, in_dims=(0, None), out_dims={out_dims})"]
+def test_a_result_that_is_the_same_for_all_is_repeated(result: str) -> None:
+    around = ["func.vmap(f, in_dims=(0, None))"]
     arguments = [numbers([2, 3], 0), numbers([3, 2], 1)]
     assert_right([nest_of(arguments, ["y = b * 2", "y[0] = 1.0"], result, around)])

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from purefx._torch import FakeTensorMode, outside_transforms, without_modes
+from purefx.transforms.forward import SeparateWrites
 from purefx.transforms.graphs import Engine, Graph, Split, Tensors, capture_values, split, without_overlap
 
 Dims = tuple[int | None, ...]
@@ -209,12 +210,21 @@ class Derivative(Program):
         of = self.of.normal()
         if not isinstance(of, Vmap) or of.whole:
             return self
+        return self._of_batch(of)
+
+    def _of_batch(self, of: Vmap) -> Vmap:
+        """The derivative of each example of ``of``."""
         added, places = self.batches(of.dims, of.places)
         return Vmap(self.of_program(of.of), (*of.dims, *added), of.randomness, places)
 
     def _captured(self, inputs: Sequence[torch.Tensor]) -> Graph:
         normal = self.normal()
-        return super()._captured(inputs) if normal is self else normal.graph(inputs)
+        if normal is not self:
+            return normal.graph(inputs)
+        of = self.of.normal()
+        if isinstance(of, Vmap):  # its gradients are those of operators, but what the program raises is raised
+            self._of_batch(of).check(inputs)
+        return super()._captured(inputs)
 
 
 class Vjp(Derivative):
@@ -283,7 +293,8 @@ class Jvp(Derivative):
         own, tangents = inputs[: self.of.arity], inputs[self.of.arity :]
 
         def inexact(*chosen: torch.Tensor) -> Tensors:
-            return _inexact(self.of, self.of.function(*_replaced(own, self.wrt, chosen)))
+            with SeparateWrites():
+                return _inexact(self.of, self.of.function(*_replaced(own, self.wrt, chosen)))
 
         primals = tuple(without_overlap(own[i]) for i in self.wrt)  # a tangent lies like its primal
         found: Tensors = torch.func.jvp(inexact, primals, tangents)[1]
@@ -352,10 +363,17 @@ class Vmap(Program):
     def _captured(self, inputs: Sequence[torch.Tensor]) -> Graph:
         return capture_values(self._batched(inputs), _fakes(inputs))
 
-    def _batched(self, inputs: Sequence[torch.Tensor]) -> Callable[..., Tensors]:
+    def check(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Raise what the program raises for an example."""
+        self._example(inputs)
+
+    def _example(self, inputs: Sequence[torch.Tensor]) -> Graph:
         with outside_transforms(), without_modes():  # those of a derivative that is being captured
             examples = [x if dim is None else _first(x, dim) for x, dim in zip(_fakes(inputs), self.dims, strict=True)]
-            one = self.of.graph(examples).batchable(self.randomness)
+            return self.of.graph(examples)
+
+    def _batched(self, inputs: Sequence[torch.Tensor]) -> Callable[..., Tensors]:
+        one = self._example(inputs).batchable(self.randomness)
 
         def batched(*given: torch.Tensor) -> Tensors:
             outputs = torch.func.vmap(one, in_dims=self.dims, randomness=self.randomness)(*given)

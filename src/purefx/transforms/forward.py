@@ -1,0 +1,61 @@
+"""Writes under forward-mode AD, where PyTorch's own rules fall short.
+
+x.mul_(x)               its rule reads the tangent of x after it has written over it     x.mul_(x.clone())
+torch.sin(x, out=y)     it has no rule                                                   y.copy_(torch.sin(x))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, TypeVar
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from purefx._torch import storage_key
+from purefx.transforms.levels import bottom
+
+R = TypeVar("R")
+
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+_AUGMENTED = frozenset(f"__i{name}__" for name in _BINARY)
+_KEEPING = frozenset({"set_", "swap_"})
+"""Writes that do not read the elements of their operands."""
+
+
+class SeparateWrites(TorchFunctionMode):
+    """A write reads no memory that it writes, and ``out=`` is a write like others."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What ``func`` gives."""
+        kwargs = kwargs or {}
+        if isinstance(kwargs.get("out"), torch.Tensor):
+            return _to_out(func, args, kwargs)
+        if args and isinstance(args[0], torch.Tensor) and _is_write(getattr(func, "__name__", "")):
+            written = storage_key(bottom(args[0]))
+            args = (args[0], *(_apart(x, written) for x in args[1:]))
+            kwargs = {name: _apart(x, written) for name, x in kwargs.items()}
+        return func(*args, **kwargs)
+
+
+def inlined(function: Callable[..., R], args: Any, kwargs: Any) -> R:
+    """``function`` as a part of a program that is captured."""
+    with SeparateWrites() if torch.autograd.forward_ad._current_level >= 0 else nullcontext():
+        return function(*args, **kwargs)
+
+
+def _is_write(name: str) -> bool:
+    return name in _AUGMENTED or (name.endswith("_") and not name.endswith("__") and name not in _KEEPING)
+
+
+def _apart(x: Any, written: int) -> Any:
+    shares = isinstance(x, torch.Tensor) and x.layout is torch.strided and storage_key(bottom(x)) == written
+    return x.clone() if shares else x
+
+
+def _to_out(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """``func`` with its result copied to the tensor ``out``; with its own ``out``, if it has to resize that."""
+    out = kwargs["out"]
+    result = func(*args, **{name: x for name, x in kwargs.items() if name != "out"})
+    return out.copy_(result) if result.shape == out.shape else func(*args, **kwargs)

@@ -1,0 +1,195 @@
+"""Compiled functions and their backwards under transforms: what runs, what it costs, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+import purefx
+from purefx import errors, func
+
+
+def program(x: Tensor) -> Tensor:
+    y = x * 2
+    y[0].mul_(x[1])
+    return y.sin()
+
+
+def runs_as_it_is(module: Any, examples: Any) -> Any:
+    return module.forward
+
+
+X = torch.arange(12, dtype=torch.float64).reshape(3, 4).sin()
+COTANGENTS = torch.arange(60, dtype=torch.float64).reshape(5, 3, 4).cos()
+
+
+def batch_by_vmap(y: Tensor, x: Tensor) -> Tensor:
+    return torch.vmap(lambda v: torch.autograd.grad(y, x, v, retain_graph=True)[0])(COTANGENTS)
+
+
+def batch_by_autograd(y: Tensor, x: Tensor) -> Tensor:
+    return torch.autograd.grad(y, x, COTANGENTS, is_grads_batched=True)[0]
+
+
+def second_by_autograd(y: Tensor, x: Tensor) -> Tensor:
+    (batch,) = torch.autograd.grad(y, x, COTANGENTS, is_grads_batched=True, create_graph=True)
+    return torch.autograd.grad(batch.square().sum(), x)[0]
+
+
+def penalty(y: Tensor, x: Tensor) -> Tensor:
+    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    return torch.autograd.grad(gradient.square().sum(), x)[0]
+
+
+def pushed(y: Tensor, x: Tensor) -> Tensor:
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(COTANGENTS[0], COTANGENTS[1])
+        return torch.cat(forward_ad.unpack_dual(torch.autograd.grad(y, x, dual)[0]))
+
+
+@pytest.mark.parametrize("backend", [None, runs_as_it_is])
+@pytest.mark.parametrize("differentiate", [batch_by_vmap, batch_by_autograd, second_by_autograd, penalty, pushed])
+def test_c4_c6_the_backward_of_a_compiled_call_goes_through_transforms(
+    differentiate: Callable[[Tensor, Tensor], Tensor], backend: Any
+) -> None:
+    compiled = purefx.compile(program, backend=backend)
+    expected, found = (
+        differentiate(f(x), x) for f in (program, compiled) for x in [X.clone().requires_grad_()]
+    )  # fmt: skip
+    torch.testing.assert_close(found, expected)
+    assert compiled.runs.total() > 0
+
+
+@pytest.mark.parametrize("strategy", ["reverse-mode", "forward-mode"])
+def test_c6_the_hessians_of_torch_autograd(strategy: str) -> None:
+    compiled = purefx.compile(program)
+    expected, found = (
+        torch.autograd.functional.hessian(
+            lambda x, f=f: f(x).sum(), X, vectorize=strategy == "forward-mode", outer_jacobian_strategy=strategy
+        )
+        for f in (program, compiled)
+    )
+    torch.testing.assert_close(found, expected)
+
+
+def test_c6_what_has_run_is_counted() -> None:
+    compiled = purefx.compile(program)
+    gradient = torch.func.vmap(torch.func.grad(lambda x: compiled(x).sum()))
+    gradient(torch.stack([X, X]))
+    assert dict(compiled.runs) == {"vmap(program)": 1, "vjp(vmap(program))": 1}
+    gradient(torch.stack([X, X]))
+    assert dict(compiled.runs) == {"vmap(program)": 2, "vjp(vmap(program))": 2}
+
+
+def layer(w: Tensor, x: Tensor) -> Tensor:
+    h = w @ x
+    h[0] += 1
+    return h.tanh_().sum()
+
+
+def layer_with_a_cut(w: Tensor, x: Tensor) -> Tensor:
+    h = w @ x
+    h[0] += h.detach()[1]
+    with torch.no_grad():
+        scale = h.sum()
+    return (h.tanh_() * scale).sum()
+
+
+class Reversed(torch.autograd.Function):
+    """The identity, with the gradient turned around and three times as large."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        """A copy."""
+        return x * 1
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """Another one."""
+        return -3 * gradient
+
+
+def layer_with_a_function(w: Tensor, x: Tensor) -> Tensor:
+    h = Reversed.apply(w @ x)
+    h[0] += 1
+    return h.sin().sum()
+
+
+@pytest.mark.parametrize("function", [layer, layer_with_a_cut, layer_with_a_function])
+@pytest.mark.parametrize("way", ["autograd", "grad", "around"])
+def test_gradients_of_what_examples_share_are_those_of_a_loop(function: Any, way: str) -> None:
+    weight, xs = torch.arange(12, dtype=torch.float64).reshape(4, 3).cos(), X[:, :3] + 0.1
+    leaf = weight.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(torch.stack([function(leaf, x) for x in xs]).sum(), leaf)
+    compiled = purefx.compile(function)
+
+    def total(w: Tensor, f: Any = compiled, vmap: Any = torch.func.vmap) -> Any:
+        return vmap(f, in_dims=(None, 0))(w, xs).sum()
+
+    match way:
+        case "autograd":
+            (found,) = torch.autograd.grad(total(leaf), leaf)
+        case "grad":
+            found = torch.func.grad(total)(weight)
+        case _:
+            found = purefx.compile(func.grad(lambda w: total(w, function, func.vmap)))(weight)
+    torch.testing.assert_close(found, expected)
+
+
+def test_no_gradient_of_an_example_is_in_memory_where_operators_tell_that_of_the_batch() -> None:
+    weight, xs = torch.ones(64, 64, requires_grad=True), torch.ones(100, 64)
+    compiled = purefx.compile(layer)
+    loss = torch.func.vmap(compiled, in_dims=(None, 0))(weight, xs).sum()
+    with torch.profiler.profile(profile_memory=True) as profile:
+        loss.backward()
+    largest = max(event.cpu_memory_usage for event in profile.events())
+    assert largest < 100 * weight.numel() * weight.itemsize
+
+
+def test_what_the_gradient_of_an_example_raises_is_raised_for_a_batch() -> None:
+    def refused(x: Tensor) -> Tensor:
+        y = torch.zeros(2, 3, dtype=x.dtype)
+        flat = y.view(-1)
+        flat[2:6] = x
+        flat.mul_(2)
+        return y.sum()
+
+    with pytest.raises(RuntimeError) as expected:
+        torch.func.grad(refused)(X[0])
+    with pytest.raises(RuntimeError) as found:
+        torch.func.grad(lambda x: torch.func.vmap(purefx.compile(refused))(x).sum())(X)
+    assert str(found.value) == str(expected.value)
+
+
+def test_c2_a_write_with_a_batch_to_an_argument_without_is_refused_before_anything_is_written() -> None:
+    a, total = torch.zeros(3), torch.zeros(())
+
+    def f(x: Tensor, a: Tensor) -> Tensor:
+        a.add_(1)
+        total.add_(x)
+        return x
+
+    with pytest.raises(errors.TransformRefused) as refused:
+        func.vmap(f, in_dims=(0, 0))(torch.ones(3), a)
+    assert "total has no batch dimension" in refused.value.what
+    assert refused.value.where is not None
+    assert refused.value.where.line == f.__code__.co_firstlineno + 2
+    assert a.tolist() == [0, 0, 0]
+
+
+def test_a_batch_of_a_batch_is_one_program() -> None:
+    compiled = purefx.compile(lambda x: x.clone().mul_(2))
+    twice = torch.func.vmap(torch.func.vmap(compiled, in_dims=1))
+    torch.testing.assert_close(twice(COTANGENTS), COTANGENTS.transpose(1, 2) * 2)
+    assert list(compiled.runs) == ["vmap(vmap(<lambda>))"]
