@@ -210,7 +210,12 @@ def is_functorch_wrapped(tensor: torch.Tensor) -> bool:
 
 def is_transforming() -> bool:
     """Whether a transform of torch.func runs, or a level of forward-mode AD is open."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+    return torch._C._functorch.peek_interpreter_stack() is not None or in_forward_mode()
+
+
+def in_forward_mode() -> bool:
+    """Whether a level of forward-mode AD is open."""
+    return torch.autograd.forward_ad._current_level >= 0
 
 
 def current_level() -> int:

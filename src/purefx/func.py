@@ -16,6 +16,7 @@ import torch
 from torch.func import functional_call
 
 from purefx.api import Compiled, compile
+from purefx.capture.session import is_capturing
 from purefx.transforms.strided import strided_batching
 
 __all__ = [
@@ -99,5 +100,11 @@ def hessian(func: Function, argnums: Argnums = 0) -> Function:
 
 
 def linearize(func: Function, *primals: Any) -> tuple[Any, Function]:
-    """What ``func`` returns at ``primals``, and its derivative there as a function of tangents."""
-    return torch.func.linearize(_functional(func), *primals)
+    """What ``func`` returns at ``primals``, and its derivative there as a function of tangents.
+
+    Inside of a program that is captured, the derivative runs ``func`` again.
+    """
+    function = _functional(func)
+    if is_capturing():
+        return function(*primals), lambda *tangents: torch.func.jvp(function, primals, tangents)[1]
+    return torch.func.linearize(function, *primals)

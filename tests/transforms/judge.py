@@ -93,6 +93,8 @@ def judge(nest: Nest, name: str) -> Verdict:
     """What the system of that name makes of the nest; that over transforms is asked only what torch.func can do."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if name == "over" and any(text.startswith("linearized") for text in nest.transforms):
+            return NotConcerned()  # torch.func.linearize traces, and is refused in a program that is captured
         if name == "over" and not isinstance(verdict(nest, SYSTEMS["torch.func"]), Right):
             return NotConcerned()
         found = verdict(nest, SYSTEMS[name])

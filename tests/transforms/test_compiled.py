@@ -188,6 +188,17 @@ def test_c2_a_write_with_a_batch_to_an_argument_without_is_refused_before_anythi
     assert a.tolist() == [0, 0, 0]
 
 
+def test_linearize_of_torch_is_refused_inside_of_a_program_and_that_of_purefx_is_not() -> None:
+    def pushed(linearize: Any, x: Tensor) -> Any:
+        result, push = linearize(lambda x: x.clone().mul_(2).sin() + torch.ones(4).sin(), x)
+        return result, push(x)
+
+    with pytest.raises(errors.UnsupportedOperator) as refused:
+        purefx.compile(pushed)(torch.func.linearize, X[0])
+    assert "linearize" in refused.value.remedy
+    torch.testing.assert_close(purefx.compile(pushed)(func.linearize, X[0]), pushed(torch.func.linearize, X[0]))
+
+
 def test_a_batch_of_a_batch_is_one_program() -> None:
     compiled = purefx.compile(lambda x: x.clone().mul_(2))
     twice = torch.func.vmap(torch.func.vmap(compiled, in_dims=1))

@@ -18,6 +18,7 @@ from purefx._torch import (
     OpOverload,
     TorchDispatchMode,
     count_writes_together,
+    is_traced_by_proxies,
     running_fake_kernels,
     without_modes,
 )
@@ -103,6 +104,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         if func is _DEVICE and type(args[0]) is FakeTensor:  # the engine of autograd asks for each gradient, often
             return args[0].fake_device
         kwargs = kwargs or {}
+        if is_traced_by_proxies():
+            raise UnsupportedOperator(
+                "the program traces a part of itself (make_fx, torch.func.linearize), which sees fake tensors",
+                where=current_line(),
+                remedy="trace outside of the program; purefx.func.linearize in the place of torch.func.linearize",
+            )
         self.settle_detach()
         if not _PLAIN_TYPES.issuperset(types):
             return NotImplemented

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch.overrides import TorchFunctionMode
 
-from purefx._torch import storage_key
+from purefx._torch import in_forward_mode, storage_key
 from purefx.transforms.levels import bottom
 
 R = TypeVar("R")
@@ -41,7 +41,7 @@ class SeparateWrites(TorchFunctionMode):
 
 def inlined(function: Callable[..., R], args: Any, kwargs: Any) -> R:
     """``function`` as a part of a program that is captured."""
-    with SeparateWrites() if torch.autograd.forward_ad._current_level >= 0 else nullcontext():
+    with SeparateWrites() if in_forward_mode() else nullcontext():
         return function(*args, **kwargs)
 
 
