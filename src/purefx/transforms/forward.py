@@ -14,6 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from purefx._torch import in_forward_mode, storage_key
+from purefx.capture.recording import geometry_of
 from purefx.transforms.levels import bottom
 
 R = TypeVar("R")
@@ -33,9 +34,8 @@ class SeparateWrites(TorchFunctionMode):
         if isinstance(kwargs.get("out"), torch.Tensor):
             return _to_out(func, args, kwargs)
         if args and isinstance(args[0], torch.Tensor) and _is_write(getattr(func, "__name__", "")):
-            written = storage_key(bottom(args[0]))
-            args = (args[0], *(_apart(x, written) for x in args[1:]))
-            kwargs = {name: _apart(x, written) for name, x in kwargs.items()}
+            args = (args[0], *(_apart(x, args[0]) for x in args[1:]))
+            kwargs = {name: _apart(x, args[0]) for name, x in kwargs.items()}
         return func(*args, **kwargs)
 
 
@@ -49,9 +49,13 @@ def _is_write(name: str) -> bool:
     return name in _AUGMENTED or (name.endswith("_") and not name.endswith("__") and name not in _KEEPING)
 
 
-def _apart(x: Any, written: int) -> Any:
-    shares = isinstance(x, torch.Tensor) and x.layout is torch.strided and storage_key(bottom(x)) == written
-    return x.clone() if shares else x
+def _apart(x: Any, written: torch.Tensor) -> Any:
+    """``x``, or a copy of it if it is the very memory that is written; where it is a part of that, eager refuses."""
+    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
+        return x
+    inner, target = bottom(x), bottom(written)
+    alike = storage_key(inner) == storage_key(target) and geometry_of(inner) == geometry_of(target)
+    return x.clone() if alike else x
 
 
 def _to_out(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
