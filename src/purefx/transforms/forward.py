@@ -54,8 +54,10 @@ def _apart(x: Any, written: torch.Tensor) -> Any:
     if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
         return x
     inner, target = bottom(x), bottom(written)
-    alike = storage_key(inner) == storage_key(target) and geometry_of(inner) == geometry_of(target)
-    return x.clone() if alike else x
+    if storage_key(inner) != storage_key(target):
+        return x
+    read, write = geometry_of(inner), geometry_of(target)
+    return x if read != write and read.is_dense and write.is_dense else x.clone()
 
 
 def _to_out(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from purefx.capture.fakes import FakeFactory
 from purefx.capture.recording import geometry_of
 from purefx.capture.session import is_capturing
 from purefx.errors import TransformRefused
-from purefx.layout import Geometry, overlaps
+from purefx.layout import Geometry, has_internal_overlap, overlaps
 
 
 def wrappings(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, int | None, int]]:
@@ -51,6 +51,11 @@ def gradient_level(tensor: torch.Tensor) -> int:
             return level
         tensor = held
     return 0 if tensor.requires_grad else NO_GRADIENT
+
+
+def repeats_elements(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` shows an element in several places: a graph that takes it reads each element once."""
+    return has_internal_overlap(geometry_of(bottom(tensor)))
 
 
 class Examples:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from purefx._torch import batched_by_function, current_level, is_batched_by_autograd
-from purefx.transforms.levels import NO_GRADIENT, gradient_level
+from purefx.transforms.levels import NO_GRADIENT, gradient_level, repeats_elements
 from purefx.transforms.programs import Dims, Program, Residuals
 
 
@@ -91,7 +91,8 @@ class Node(torch.autograd.Function):
             x, dim = tensors[i], dims[i]
             tensors[i] = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
             dims[i] = 0
-        whole = innermost <= current_level()  # the gradient comes from outside of this vmap
+        outside = innermost <= current_level()  # the gradient comes from outside of this vmap
+        whole = outside and not any(map(repeats_elements, inputs))
         outputs = _apply(program.vmap(tuple(dims), info.randomness, whole=whole), residuals, innermost, tensors)
         return outputs, (0,) * len(outputs)
 
