@@ -237,7 +237,7 @@ def outside_transforms() -> Iterator[None]:
     Within a level of forward-mode AD that the user has opened, ``torch.func.jvp`` opens none of its own, since PyTorch
     has one level only; a counter of PyTorch's tells it that one is open.
     """
-    opened = torch.autograd.forward_ad._current_level >= 0 and not eager_transforms.JVP_NESTING
+    opened = in_forward_mode() and not eager_transforms.JVP_NESTING
     with temporarily_clear_interpreter_stack():
         eager_transforms.JVP_NESTING += opened
         try:

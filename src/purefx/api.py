@@ -32,16 +32,13 @@ from purefx.report.explain import Explanation
 from purefx.report.explain import explain as explain_stages
 from purefx.runtime.leaves import leaves_of
 from purefx.runtime.wrapper import Wrapper
-from purefx.transforms.composer import Composer
+from purefx.transforms.composer import CACHE_SIZE, Composer
 from purefx.transforms.forward import inlined
 from purefx.transforms.graphs import Engine
 
 P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("purefx")
-
-CACHE_SIZE = 16
-"""How many specialisations a compiled function keeps."""
 
 
 def functionalize(function: Callable[P, R]) -> Callable[P, R]:
@@ -59,8 +56,6 @@ def functionalize(function: Callable[P, R]) -> Callable[P, R]:
         if is_transforming():
             composed: R = Composer(function, engine_of(None))(args, kwargs)
             return composed
-        if is_capturing():
-            return inlined(function, args, kwargs)
         stages = run_stages(function, args, kwargs, dynamic=False)
         wrapper = build(stages, graph_module(stages).forward, GradientProgram, engine_of(None))
         result: R = wrapper.run(pytree.tree_leaves((args, kwargs)))

@@ -17,9 +17,18 @@ from typing import Any
 
 import torch
 
-from purefx._torch import OpOverload, find_overload, overload_packet, schema_of
+from purefx._torch import OpOverload, find_overload, overload_packet, resolve_op, schema_of
+from purefx.layout import Chain
 
 aten = torch.ops.aten
+
+
+def apply_chain(tensor: torch.Tensor, chain: Chain) -> torch.Tensor:
+    """The views of ``chain``, one of the other, the first of ``tensor``; itself if there are none."""
+    for step in chain:
+        tensor = resolve_op(step.op)(tensor, *step.arguments)
+    return tensor
+
 
 OVERWRITES: dict[OpOverload, str | None] = {
     aten.copy_.default: "src",

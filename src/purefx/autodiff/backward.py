@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch.autograd.graph import GradientEdge, Node
 
-from purefx._torch import resolve_op, without_modes
+from purefx._torch import without_modes
 from purefx.analysis.gradients import has_own_history, results_of
 from purefx.analysis.replay import Replay
 from purefx.autodiff.targets import Alias, Slot, Target, views_among
@@ -29,6 +29,7 @@ from purefx.errors import GradientsRefused
 from purefx.functional.regions import chain_between
 from purefx.functional.signature import BaseOutput, ForwardOutput, ResultOutput, WrittenOutput
 from purefx.layout import Geometry
+from purefx.operators import apply_chain
 
 Pattern = tuple[bool, ...]
 Place = tuple[Node, int]
@@ -209,9 +210,7 @@ def _shown(slot: Slot, recorder: Recorder) -> torch.Tensor:
             where=None,
             remedy="return a copy of it (clone), or use as_strided in the place of as_strided_",
         )
-    for step in chain:
-        fake = resolve_op(step.op)(fake, *step.arguments)
-    return fake
+    return apply_chain(fake, chain)
 
 
 def _tangent(fake: torch.Tensor, recorder: Recorder, capture: Capture) -> torch.Tensor:

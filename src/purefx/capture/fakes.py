@@ -23,7 +23,6 @@ from purefx._torch import (
     copy_view_rules,
     count_writes_together,
     outer_fake_mode,
-    resolve_op,
     set_version,
     storage_key,
     without_modes,
@@ -32,7 +31,7 @@ from purefx.capture.edges import give_history, has_lost_history, is_bare_view, i
 from purefx.capture.recording import Region, geometry_of
 from purefx.errors import GradientsRefused
 from purefx.layout import Geometry, Int, reify_dtype
-from purefx.operators import aten
+from purefx.operators import apply_chain, aten
 
 Ints = tuple[Int, ...]
 BOUNDLESS = 1 << 60
@@ -190,9 +189,7 @@ def _view(base: torch.Tensor, dtype: torch.dtype, geometry: Geometry) -> torch.T
     chain = reify_dtype(geometry_of(base), base.itemsize, geometry, dtype.itemsize, dtype)
     if chain is None:
         return _flat(base, dtype).as_strided(sizes, strides, offset)
-    for step in chain:
-        base = resolve_op(step.op)(base, *step.arguments)
-    return base
+    return apply_chain(base, chain)
 
 
 def _view_of_leaf(view: torch.Tensor) -> torch.Tensor:

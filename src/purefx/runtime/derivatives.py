@@ -7,7 +7,6 @@ from typing import Any, assert_never
 
 import torch
 
-from purefx._torch import resolve_op
 from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
 from purefx.functional.regions import chain_between
@@ -21,6 +20,7 @@ from purefx.functional.signature import (
     TangentInput,
     WrittenOutput,
 )
+from purefx.operators import apply_chain
 from purefx.runtime.differentiable import BackwardGraph, Tangent
 
 Run = Callable[[list[Any]], Sequence[Any]]
@@ -72,9 +72,6 @@ def _writer(joint: Joint, output: WrittenOutput) -> Callable[[Sequence[torch.Ten
     position = joint.roots_written.index(root)
 
     def write(tensors: Sequence[torch.Tensor], value: torch.Tensor) -> None:
-        target = tensors[position]
-        for step in chain:
-            target = resolve_op(step.op)(target, *step.arguments)
-        target.copy_(value)
+        apply_chain(tensors[position], chain).copy_(value)
 
     return write

@@ -5,7 +5,7 @@ vmap(lambda v: torch.autograd.grad(y, x, v))(vs)      y was computed by a compil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,40 +13,29 @@ import torch
 from purefx.capture.captured import Capture, name_of
 from purefx.errors import TransformRefused
 from purefx.functional.signature import FunctionalBackward, ResidualInput, TangentInput
+from purefx.runtime.derivatives import Run
 from purefx.runtime.differentiable import Tangent, coerced
 from purefx.transforms.graphs import Engine, Graph, Tensors
 from purefx.transforms.node import call
-from purefx.transforms.programs import Program
+from purefx.transforms.programs import Fixed
 
 
-class CallBackward(Program):
+class CallBackward(Fixed):
     """A backward graph of a compiled call, as a function of what the call saved and of the tangents.
 
     ``execute`` runs it; it takes a list.
     """
 
-    def __init__(
-        self, engine: Engine, capture: Capture, functional: FunctionalBackward, execute: Callable[[list[Any]], Any]
-    ) -> None:
-        arity = len(functional.inputs)
-        super().__init__(
-            engine, f"backward({name_of(capture.function)})", arity, arity, (True,) * len(functional.outputs)
-        )
-        self._graph = Graph(capture, functional, tuple(range(arity)), tuple(range(len(functional.outputs))))
+    def __init__(self, engine: Engine, capture: Capture, functional: FunctionalBackward, execute: Run) -> None:
+        arity, count = len(functional.inputs), len(functional.outputs)
+        graph = Graph(capture, functional, tuple(range(arity)), tuple(range(count)))
+        super().__init__(engine, f"backward({name_of(capture.function)})", arity, arity, (True,) * count, graph)
         self._execute = execute
         self._tangents = {
             i: Tangent(x.slot, x.region.geometry, x.region.dtype)
             for i, x in enumerate(functional.inputs)
             if isinstance(x, TangentInput)
         }
-
-    def function(self, *inputs: torch.Tensor) -> Tensors:
-        """The graph."""
-        return self._graph.batchable()(*inputs)
-
-    def graph(self, inputs: Sequence[torch.Tensor]) -> Graph:
-        """The graph, which was made for the very call."""
-        return self._graph
 
     def _laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
         return tuple(coerced(x, self._tangents[i]) if i in self._tangents else x for i, x in enumerate(inputs))
@@ -57,9 +46,7 @@ class CallBackward(Program):
             return tuple(self._execute(list(inputs)))
 
 
-def composed(
-    engine: Engine, capture: Capture, functional: FunctionalBackward, execute: Callable[[list[Any]], Any]
-) -> Callable[[list[Any]], Sequence[torch.Tensor]]:
+def composed(engine: Engine, capture: Capture, functional: FunctionalBackward, execute: Run) -> Run:
     """What runs a backward graph on inputs that transforms have wrapped."""
     program = CallBackward(engine, capture, functional, execute)
     sizes = any(isinstance(x, ResidualInput) and x.value is None for x in functional.inputs)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from purefx._torch import OpOverload, pytree, resolve_op
+from purefx._torch import OpOverload, pytree
 from purefx.analysis.replay import Fresh, Replay
 from purefx.capture.arguments import GradientOf, Held, Leaf, Source, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult
@@ -29,13 +29,13 @@ from purefx.functional.on_copies import OnCopies
 from purefx.functional.regions import chain_between
 from purefx.functional.roots import Root
 from purefx.functional.signature import BaseOutput, Functional, NumberOutput, ResultOutput, RootInput, WrittenOutput
-from purefx.operators import aten
+from purefx.operators import apply_chain, aten
 from purefx.transforms.graphs import Engine, Graph, Tensors, without_overlap
-from purefx.transforms.levels import NO_GRADIENT, gradient_level
-from purefx.transforms.programs import Program
+from purefx.transforms.levels import NO_GRADIENT, gradient_levels
+from purefx.transforms.programs import Fixed
 
 
-class Base(Program):
+class Base(Fixed):
     """The user's function as it was captured."""
 
     def __init__(
@@ -46,23 +46,19 @@ class Base(Program):
         self._roots = [_root(given) for given in functional.inputs]
         regions = [_region(output) for output in functional.outputs]
         inexact = [region.dtype.is_floating_point or region.dtype.is_complex for region in regions]
-        super().__init__(engine, name, len(self._roots), len(self._roots), inexact)
-        self._graph = Graph(capture, functional, tuple(range(self.arity)), tuple(range(len(inexact))))
+        arity = len(self._roots)
+        graph = Graph(capture, functional, tuple(range(arity)), tuple(range(len(inexact))))
+        super().__init__(engine, name, arity, arity, inexact, graph)
         sources = [source for known in capture.inputs for source in known.sources]
         self._readers = [read for source in sources if (read := _reader(source)) is not None]
         self._owners = find_owners(capture.function, capture.flat.leaves)
         copying = any(isinstance(node.target, OnCopies) for node in functional.graph.nodes)
-        self._transparent = not opaque and not copying and _is_transparent(capture)
+        self.transparent = not opaque and not copying and _is_transparent(capture)
         self._rebound = [
             (how.variable, rebinding)
             for how, rebinding in zip(replay.rebound, capture.rebindings, strict=True)
             if isinstance(how, Fresh)
         ]
-
-    @property
-    def transparent(self) -> bool:
-        """Whether the program runs operators alone: no gradient is cut off, and no function has one of its own."""
-        return self._transparent
 
     @property
     def is_writing(self) -> bool:
@@ -75,13 +71,9 @@ class Base(Program):
 
     def kept(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """``inputs`` as a backward may read them: copies of those that are written after the call."""
-        if not torch.is_grad_enabled() or all(gradient_level(x) == NO_GRADIENT for x in inputs):
+        if all(level == NO_GRADIENT for level in gradient_levels(inputs)):
             return inputs
         return [_Kept.apply(x) if root.written else x for root, x in zip(self._roots, inputs, strict=True)]  # type: ignore[no-untyped-call]  # PyTorch gives it no types
-
-    def graph(self, inputs: Any) -> Graph:
-        """The graph of the call that was captured."""
-        return self._graph
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """The function on views of ``inputs``, or of copies where it writes."""
@@ -256,6 +248,5 @@ def _view(base: torch.Tensor, shown: Region, wanted: Region) -> torch.Tensor:
         geometry = wanted.geometry
         offset = base.storage_offset() + geometry.offset - shown.geometry.offset
         return base.as_strided(geometry.sizes, geometry.strides, offset)
-    for step in chain:
-        base = resolve_op(step.op)(base, *step.arguments)
+    base = apply_chain(base, chain)
     return base.conj() if wanted.conj != shown.conj else base

@@ -42,7 +42,7 @@ from purefx.transforms.node import call
 from purefx.transforms.views import Views, check_own, infer_foreign, laid_out
 
 CACHE_SIZE = 16
-"""How many specialisations a function keeps for calls under transforms: the newest."""
+"""How many specialisations a compiled function keeps, and how many more for its calls under transforms."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ An example has the geometry, the dtype and the sharing of memory that a Python l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 import torch
@@ -51,6 +51,12 @@ def gradient_level(tensor: torch.Tensor) -> int:
             return level
         tensor = held
     return 0 if tensor.requires_grad else NO_GRADIENT
+
+
+def gradient_levels(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """The `gradient_level` of each of ``tensors``: NO_GRADIENT where gradients are not enabled."""
+    enabled = torch.is_grad_enabled()
+    return [gradient_level(x) if enabled else NO_GRADIENT for x in tensors]
 
 
 def repeats_elements(tensor: torch.Tensor) -> bool:
@@ -101,12 +107,15 @@ def _example(tensor: torch.Tensor) -> torch.Tensor:
         return primal_of(tensor)
     held, dim, _ = unwrap(tensor)
     inner = _example(held)
-    if dim is None:
-        return inner
-    if inner.shape[dim]:
-        return inner.select(dim, 0)
-    sizes, strides = ([n for d, n in enumerate(row) if d != dim] for row in (inner.shape, inner.stride()))
-    return inner.new_empty_strided(sizes, strides)
+    return inner if dim is None else first_of(inner, dim)
+
+
+def first_of(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """The first example of ``x``, whose batch is at ``dim``; of an empty batch a new tensor like its examples."""
+    if x.shape[dim]:
+        return x.select(dim, 0)
+    sizes, strides = ([n for d, n in enumerate(row) if d != dim] for row in (x.shape, x.stride()))
+    return x.new_empty_strided(sizes, strides)
 
 
 Batch = dict[int, tuple[int, int]]

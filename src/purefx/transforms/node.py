@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from purefx._torch import batched_by_function, current_level, is_batched_by_autograd
-from purefx.transforms.levels import NO_GRADIENT, gradient_level, repeats_elements
+from purefx.transforms.levels import NO_GRADIENT, gradient_levels, repeats_elements
 from purefx.transforms.programs import Dims, Program, Residuals
 
 
 def call(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The outputs of ``program`` for ``inputs``, whatever transforms have wrapped those."""
-    levels = [gradient_level(x) if torch.is_grad_enabled() else NO_GRADIENT for x in inputs]
+    levels = gradient_levels(inputs)
     wrt = tuple(i for i, level in enumerate(levels) if level != NO_GRADIENT)
     return _apply(program, Residuals(wrt), max(levels, default=NO_GRADIENT), inputs)
 
@@ -63,8 +63,7 @@ class Node(torch.autograd.Function):
         if any(x is not None for x in given):
             whole = [_zeros(*like) if x is None else x for x, like in zip(given, ctx.like, strict=True)]
             inputs = (*ctx.saved_tensors, *whole)
-            innermost = max(map(gradient_level, inputs)) if torch.is_grad_enabled() else NO_GRADIENT
-            gradients = _apply(ctx.program.vjp(wrt), ctx.residuals, innermost, inputs)
+            gradients = _apply(ctx.program.vjp(wrt), ctx.residuals, max(gradient_levels(inputs)), inputs)
             for i, gradient in zip(wrt, gradients, strict=True):
                 found[i] = gradient
         return None, None, None, *found

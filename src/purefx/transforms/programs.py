@@ -21,6 +21,7 @@ import torch
 from purefx._torch import FakeTensorMode, outside_transforms, without_modes
 from purefx.transforms.forward import SeparateWrites
 from purefx.transforms.graphs import Engine, Graph, Split, Tensors, capture_values, split, without_overlap
+from purefx.transforms.levels import first_of
 
 Dims = tuple[int | None, ...]
 Wrt = tuple[int, ...]
@@ -81,10 +82,8 @@ class Program(ABC):
     wrt: Wrt = ()
     """Of a derivative: with respect to what it is taken."""
 
-    @property
-    def transparent(self) -> bool:
-        """Whether its gradients are those of the operators of its graph."""
-        return True
+    transparent = True
+    """Whether its gradients are those of the operators of its graph: none is cut off, no function has its own."""
 
     @abstractmethod
     def function(self, *inputs: torch.Tensor) -> Tensors:
@@ -185,11 +184,7 @@ class Derivative(Program):
         super().__init__(of.engine, f"{type(self).__name__.lower()}({of.name})", arity, of.given, inexact)
         self.of = of
         self.wrt = wrt
-
-    @property
-    def transparent(self) -> bool:
-        """As ``of`` is."""
-        return self.of.transparent
+        self.transparent = of.transparent
 
     @abstractmethod
     def of_program(self, program: Program) -> Program:
@@ -223,7 +218,7 @@ class Derivative(Program):
             return normal.graph(inputs)
         of = self.of.normal()
         if isinstance(of, Vmap):  # its gradients are those of operators, but what the program raises is raised
-            self._of_batch(of).check(inputs)
+            self._of_batch(of).example(inputs)
         return super()._captured(inputs)
 
 
@@ -314,6 +309,7 @@ class Vmap(Program):
         super().__init__(of.engine, f"vmap({of.name})", of.arity, of.given, of.inexact)
         self.of = of
         self.wrt = of.wrt
+        self.transparent = of.transparent
         self.dims = dims
         self.randomness = randomness
         self.whole = whole
@@ -342,11 +338,6 @@ class Vmap(Program):
         """What ``of`` makes of the gradients of each example."""
         return self.of.finished(gradients, depth + 1)
 
-    @property
-    def transparent(self) -> bool:
-        """As ``of`` is."""
-        return self.of.transparent
-
     def collected(self, gradients: Tensors, wrt: Wrt, depth: int) -> Tensors:
         """The gradients with their batch where their inputs have it; summed where those have none."""
         if self.whole:
@@ -363,17 +354,14 @@ class Vmap(Program):
     def _captured(self, inputs: Sequence[torch.Tensor]) -> Graph:
         return capture_values(self._batched(inputs), _fakes(inputs))
 
-    def check(self, inputs: Sequence[torch.Tensor]) -> None:
-        """Raise what the program raises for an example."""
-        self._example(inputs)
-
-    def _example(self, inputs: Sequence[torch.Tensor]) -> Graph:
+    def example(self, inputs: Sequence[torch.Tensor]) -> Graph:
+        """The graph of an example; raises what the program raises for it."""
         with outside_transforms(), without_modes():  # those of a derivative that is being captured
-            examples = [x if dim is None else _first(x, dim) for x, dim in zip(_fakes(inputs), self.dims, strict=True)]
-            return self.of.graph(examples)
+            given = zip(_fakes(inputs), self.dims, strict=True)
+            return self.of.graph([x if dim is None else first_of(x, dim) for x, dim in given])
 
     def _batched(self, inputs: Sequence[torch.Tensor]) -> Callable[..., Tensors]:
-        one = self._example(inputs).batchable(self.randomness)
+        one = self.example(inputs).batchable(self.randomness)
 
         def batched(*given: torch.Tensor) -> Tensors:
             outputs = torch.func.vmap(one, in_dims=self.dims, randomness=self.randomness)(*given)
@@ -382,21 +370,30 @@ class Vmap(Program):
         return batched
 
 
-class Backward(Program):
-    """The part of a `Joint` that computes gradients from residuals, which are its first inputs."""
+class Fixed(Program):
+    """A program whose one graph was made before it."""
 
-    def __init__(self, gradients: Program, parts: Split) -> None:
-        arity, given = parts.residuals + gradients.arity, parts.residuals + gradients.given
-        super().__init__(gradients.engine, gradients.name, arity, given, gradients.inexact)
-        self._graph = parts.backward
+    def __init__(
+        self, engine: Engine, name: str, arity: int, given: int, inexact: Sequence[bool], graph: Graph
+    ) -> None:
+        super().__init__(engine, name, arity, given, inexact)
+        self._graph = graph
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """The graph."""
         return self._graph.batchable()(*inputs)
 
     def graph(self, inputs: Sequence[torch.Tensor]) -> Graph:
-        """The graph, which was made for the very residuals that it gets."""
+        """The graph, which was made for the very inputs that it gets."""
         return self._graph
+
+
+class Backward(Fixed):
+    """The part of a `Joint` that computes gradients from residuals, which are its first inputs."""
+
+    def __init__(self, gradients: Program, parts: Split) -> None:
+        arity, given = parts.residuals + gradients.arity, parts.residuals + gradients.given
+        super().__init__(gradients.engine, gradients.name, arity, given, gradients.inexact, parts.backward)
 
 
 def _differentiated(of: Program, wrt: Wrt, inputs: Tensors) -> tuple[Tensors, Tensors]:
@@ -424,14 +421,6 @@ def _replaced(inputs: Tensors, wrt: Wrt, chosen: Tensors) -> Tensors:
     for i, x in zip(wrt, chosen, strict=True):
         replaced[i] = x
     return tuple(replaced)
-
-
-def _first(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """A tensor like the examples of ``x``."""
-    if x.shape[dim]:
-        return x.select(dim, 0)
-    sizes, strides = ([n for d, n in enumerate(row) if d != dim] for row in (x.shape, x.stride()))
-    return x.new_empty_strided(sizes, strides)
 
 
 def _placed(x: torch.Tensor, place: int | None, depth: int = 0) -> torch.Tensor:

@@ -19,11 +19,12 @@ from contextlib import contextmanager
 
 import torch
 
-from purefx._torch import carried_value, register_vmap_rules, resolve_op, set_carried_value
+from purefx._torch import carried_value, register_vmap_rules, set_carried_value
 from purefx.capture.frames import current_line
 from purefx.capture.recording import geometry_of
 from purefx.errors import TransformRefused
 from purefx.layout import Chain, Geometry, Int, covers, reify
+from purefx.operators import apply_chain
 from purefx.transforms.foreign import foreign_memory, told
 from purefx.transforms.levels import batch_levels
 
@@ -212,9 +213,7 @@ def _at(memory: torch.Tensor, g: Geometry) -> torch.Tensor:
 def _run(example: torch.Tensor, chain: Chain) -> torch.Tensor:
     if not chain:
         return example.expand(example.shape)  # a view of its own: vmap does not know alias everywhere
-    for step in chain:
-        example = resolve_op(step.op)(example, *step.arguments)
-    return example
+    return apply_chain(example, chain)
 
 
 def _check_own(operator: str, shown: Geometry, asked: Geometry) -> None:
