@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -407,6 +408,9 @@ def trace_again(
 
 Rules = Mapping[str, Callable[..., Any]]
 
+_RETIRED: deque[list[Any]] = deque(maxlen=256)
+"""Kernels that are registered no more: another thread may be on its way into one, and wait for Python's lock."""
+
 
 def register_vmap_rules(rules: Mapping[str, Rules], asked: Callable[[], bool]) -> Callable[[], None]:
     """Have ``rules``, by dispatch key and operator, stand in for PyTorch's where ``asked()``; returns what ends that.
@@ -420,7 +424,12 @@ def register_vmap_rules(rules: Mapping[str, Rules], asked: Callable[[], bool]) -
             for name, rule in table.items():
                 kernel = _vmap_kernel(_computed_kernel(name, key), rule, asked)
                 library.impl(name, kernel, key, with_keyset=True)  # type: ignore[no-untyped-call]
-    end: Callable[[], None] = library._destroy
+    kernels = [_computed_kernel(name, key) for key, table in rules.items() for name in table]
+
+    def end() -> None:
+        _RETIRED.append(kernels)
+        library._destroy()  # type: ignore[no-untyped-call]
+
     return end
 
 
