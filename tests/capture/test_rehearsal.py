@@ -84,3 +84,31 @@ def test_a_view_that_eager_refuses_is_refused() -> None:
         for run in (program, purefx.compile(program)):
             with pytest.raises(RuntimeError, match="view size is not compatible"):
                 run(x)
+
+
+COMPLEX: dict[str, Callable[[Tensor], Any]] = {
+    "gt": lambda z: z > 1,
+    "sort": lambda z: z.sort(),
+    "maximum": lambda z: torch.maximum(z, z),
+    "clamp in place": lambda z: z.clamp_(max=1),
+    "bernoulli": lambda z: z.bernoulli_(0.5),
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_what_eager_has_no_complex_kernel_for_raises_before_what_comes_later(name: str) -> None:
+    def program(z: Tensor, w: Tensor) -> None:
+        COMPLEX[name](z)
+        w.add_(1)  # a leaf: another error
+
+    def make() -> tuple[Tensor, Tensor]:
+        return torch.complex(ramp(2, 3), ramp(2, 3)), ramp(3).requires_grad_()
+
+    assert_same_as_eager(program, make, system=purefx.compile)
+
+
+def test_complex_numbers_where_eager_takes_them_and_zeros_raise() -> None:
+    def make() -> tuple[Tensor]:
+        return (torch.complex(torch.eye(3), torch.ones(3, 3)),)
+
+    assert_same_as_eager(lambda z: torch.linalg.inv(z) * z, make, system=purefx.compile)

@@ -58,7 +58,7 @@ from purefx.capture.recording import (
     operands_of,
     restrided,
 )
-from purefx.capture.rehearsal import needs_rehearsal, rehearse, rehearse_error, rehearse_view
+from purefx.capture.rehearsal import needs_rehearsal, rehearse, rehearse_dtypes, rehearse_error, rehearse_view
 from purefx.capture.renewal import Stray, Turned
 from purefx.capture.tensors import Tensors
 from purefx.capture.translation import NEEDS_DATA
@@ -202,6 +202,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         written = operands_of(written_arguments(func, *recorded)) if facts(func).written else ()
         if written and needs_rehearsal(func, operands_of(recorded), written):
             rehearse(func, *recorded)
+        rehearse_dtypes(func, *recorded)
         shown = shown_by_out(func, *given)
         unlike = given[0] if func in SEES_STORAGE_SIZES else written_tensors(func, *given) if written else ()
         try:

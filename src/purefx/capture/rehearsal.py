@@ -11,7 +11,9 @@ Elementwise operators accept an operand that is the target itself: x.add_(x) is 
 
 Fake tensors have no addresses, hence accept both; without this the compiled function would not raise.
 
-They also accept some views that eager refuses: with strides (3, 18, 6), ``view(-1)`` of sizes (2, 1, 3).
+They also accept some views that eager refuses: with strides (3, 18, 6), ``view(-1)`` of sizes (2, 1, 3).  And they
+accept complex numbers where eager has no kernel for them (``z > 1``, ``z.sort()``), so that the first call of an
+operator with complex operands is rehearsed too.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any
 import torch
 
 from purefx._torch import OpOverload, without_modes
-from purefx.capture.recording import SYMBOLS, Constant, Operand, Region, Storage, Tree, map_tree
+from purefx.capture.recording import SYMBOLS, Constant, Operand, Region, Storage, Tree, map_tree, operands_of
 from purefx.layout import holds
 from purefx.operators import aten, facts, reads_each_element_first
 
@@ -43,6 +45,22 @@ def rehearse(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) ->
     error = _error_on_zeros(op, args, kwargs)
     if isinstance(error, Exception) and ("single memory location" in str(error) or "broadcast" in str(error)):
         raise error  # others come from the zeros
+
+
+def rehearse_dtypes(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> None:
+    """Let the error through that eager raises where ``op`` has no kernel for complex numbers."""
+    dtypes = tuple(o.region.dtype for o in operands_of((args, kwargs)))
+    if not any(dtype.is_complex for dtype in dtypes) or (op, dtypes) in _ACCEPTED or facts(op).custom:
+        return
+    error = _error_on_zeros(op, args, kwargs)
+    if isinstance(error, Exception) and (isinstance(error, NotImplementedError) or "complex" in str(error)):
+        raise error  # others come from the zeros
+    if error is not _UNKNOWN:
+        _ACCEPTED.add((op, dtypes))
+
+
+_ACCEPTED: set[tuple[OpOverload, tuple[torch.dtype, ...]]] = set()
+"""Operators with complex operands of which eager is known to have kernels: that depends on nothing else."""
 
 
 def rehearse_view(x: torch.Tensor, sizes: Sequence[Any]) -> None:
