@@ -343,7 +343,8 @@ class Vmap(Program):
         if self.whole:
             return gradients
         inner = self.of.collected(gradients, wrt, depth + 1)
-        return tuple(_placed(x, self.dims[i], depth) for x, i in zip(inner, wrt, strict=True))
+        with torch.enable_grad():  # in a capture a view of them is none that was taken without gradients
+            return tuple(_placed(x, self.dims[i], depth) for x, i in zip(inner, wrt, strict=True))
 
     @property
     def _of_cotangents(self) -> bool:
