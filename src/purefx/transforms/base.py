@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,9 +31,11 @@ from purefx.functional.regions import chain_between
 from purefx.functional.roots import Root
 from purefx.functional.signature import BaseOutput, Functional, NumberOutput, ResultOutput, RootInput, WrittenOutput
 from purefx.operators import apply_chain, aten
+from purefx.transforms.draws import Computed, Filled, infer_draws, with_draws
 from purefx.transforms.graphs import Engine, Graph, Tensors, without_overlap
 from purefx.transforms.levels import NO_GRADIENT, gradient_levels
-from purefx.transforms.programs import Fixed
+from purefx.transforms.node import call
+from purefx.transforms.programs import Fixed, Program
 
 
 class Base(Fixed):
@@ -48,12 +51,15 @@ class Base(Fixed):
         inexact = [region.dtype.is_floating_point or region.dtype.is_complex for region in regions]
         arity = len(self._roots)
         graph = Graph(capture, functional, tuple(range(arity)), tuple(range(len(inexact))))
-        super().__init__(engine, name, arity, arity, inexact, graph)
+        draws = infer_draws(graph, arity)
+        super().__init__(engine, name, arity + draws.count, arity, inexact, with_draws(graph, draws))
+        self.draws = draws
+        self._drawing = [self._operands(draw) for draw in draws.each]
         sources = [source for known in capture.inputs for source in known.sources]
         self._readers = [read for source in sources if (read := _reader(source)) is not None]
         self._owners = find_owners(capture.function, capture.flat.leaves)
         copying = any(isinstance(node.target, OnCopies) for node in functional.graph.nodes)
-        self.transparent = not opaque and not copying and _is_transparent(capture)
+        self.transparent = not opaque and not copying and not draws.dependent and _is_transparent(capture)
         self._rebound = [
             (how.variable, rebinding)
             for how, rebinding in zip(replay.rebound, capture.rebindings, strict=True)
@@ -75,9 +81,35 @@ class Base(Fixed):
             return inputs
         return [_Kept.apply(x) if root.written else x for root, x in zip(self._roots, inputs, strict=True)]  # type: ignore[no-untyped-call]  # PyTorch gives it no types
 
+    def call(self, *inputs: torch.Tensor) -> Tensors:
+        """The outputs for the roots ``inputs``, whatever transforms have wrapped those."""
+        drawn = self._drawn(inputs)
+        return call(self, (*self.kept(inputs), *drawn)) if self.inexact else ()
+
+    def _drawn(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        """The random numbers of a call."""
+        found: Tensors = tuple(x.detach() for x in inputs)
+        with torch.no_grad():
+            for draw, operands, read in self._drawing:
+                found += draw.draw(*(call(operands, [found[i] for i in read]) if operands else ()))
+        return found[len(inputs) :]
+
+    def _operands(self, draw: Filled | Computed) -> tuple[Filled | Computed, Program | None, Sequence[int]]:
+        """``draw``, the program of the tensors that it reads, and which of the inputs and the draws that takes."""
+        graph = None if isinstance(draw, Filled) else draw.operands
+        if graph is None:
+            return draw, None, ()
+        read = sorted({x for x in graph.takes if isinstance(x, int)})
+        takes = tuple(read.index(x) if isinstance(x, int) else x for x in graph.takes)
+        given = sum(i < self.given for i in read)
+        inexact = (True,) * len(graph.gives)
+        program = Fixed(self.engine, f"drawn({self.name})", len(read), given, inexact, replace(graph, takes=takes))
+        return draw, program, read
+
     def function(self, *inputs: torch.Tensor) -> Tensors:
-        """The function on views of ``inputs``, or of copies where it writes."""
-        memory = {root: _copy(x) if root.written else x for root, x in zip(self._roots, inputs, strict=True)}
+        """The function on views of ``inputs``, or of copies where it writes; what it draws is none of them to it."""
+        own = inputs[: self.given]
+        memory = {root: _copy(x) if root.written else x for root, x in zip(self._roots, own, strict=True)}
         for root in self._functional.roots:
             memory.setdefault(root, _empty(root.region))
         given = {known: _given(known, memory) for known in self._capture.inputs}

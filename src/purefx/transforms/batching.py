@@ -56,8 +56,8 @@ def _call(functional: FunctionalGraph, node: fx.Node, known: dict[fx.Node, Any],
     if target in _STRIDED:
         base = functional.values[node.args[0]].geometry  # type: ignore[index]  # it is a node, and of a tensor
         return _STRIDED[target](base, *args, **kwargs)
-    if target in _DRAWN:
-        return _draw(_DRAWN[target], like, *args, **kwargs)
+    if target in FILLS:
+        return _draw(FILLS[target], like, *args, **kwargs)
     if isinstance(target, OnCopies):
         layouts = [functional.values[x].geometry if isinstance(x, fx.Node) else None for x in node.args]
         return _Loop.apply(target, layouts, *args)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
@@ -191,8 +191,8 @@ _FREE: dict[Any, Callable[..., Any]] = {
 }
 """Operators that vmap refuses in some layouts, or that it has no rule for, as others."""
 
-_DRAWN: dict[Any, Callable[..., Any]] = {
-    aten.bernoulli.p: aten.bernoulli_.float,
+FILLS: dict[Any, Callable[..., Any]] = {
+    aten.bernoulli.p: aten.bernoulli.p,  # PyTorch crashes in bernoulli_ where an outer vmap alone has a batch
     aten.bernoulli.Tensor: aten.bernoulli_.Tensor,
     aten.normal_functional.default: aten.normal_.default,
     aten.uniform.default: aten.uniform_.default,

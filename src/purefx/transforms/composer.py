@@ -38,7 +38,6 @@ from purefx.runtime.write_back import chained
 from purefx.transforms.base import Base
 from purefx.transforms.graphs import Engine, opaque_runs
 from purefx.transforms.levels import Examples, batch_levels
-from purefx.transforms.node import call
 from purefx.transforms.views import Views, check_own, infer_foreign, laid_out
 
 CACHE_SIZE = 16
@@ -95,7 +94,7 @@ class Composer:
         functional = functionalize(captured, replay)
         base = Base(self.engine, name_of(self.function), captured, replay, functional, opaque=opaque_runs() > before)
         scope = Views(captured, replay, _without_views(functional))
-        wrapper = compile_wrapper(scope, _body(scope), {"graph": lambda *inputs: call(base, base.kept(inputs))})
+        wrapper = compile_wrapper(scope, _body(scope), {"graph": base.call})
         made = Specialisation(structure, wrapper, base)
         self.specialisations.appendleft(made)
         return made
@@ -126,7 +125,7 @@ def _body(scope: Scope) -> list[str]:
     return [
         *checks,
         *roots,
-        *([] if graph is None or not scope.functional.outputs else [graph]),
+        *([] if graph is None else [graph]),
         *_layouts(scope),
         *_write_back(scope),
         *emit_statements(scope),

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from purefx._torch import FakeTensorMode, outside_transforms, without_modes
+from purefx.transforms.draws import Draws, with_draws
 from purefx.transforms.forward import SeparateWrites
 from purefx.transforms.graphs import Engine, Graph, Split, Tensors, capture_values, split, without_overlap
 from purefx.transforms.levels import first_of
@@ -84,6 +85,9 @@ class Program(ABC):
 
     transparent = True
     """Whether its gradients are those of the operators of its graph: none is cut off, no function has its own."""
+
+    draws: Draws | None = None
+    """Which of its inputs are random numbers that its function draws by itself."""
 
     @abstractmethod
     def function(self, *inputs: torch.Tensor) -> Tensors:
@@ -151,7 +155,7 @@ class Program(ABC):
         return self._derived[key]
 
     def _captured(self, inputs: Sequence[torch.Tensor]) -> Graph:
-        return capture_values(self.function, _fakes(inputs))
+        return with_draws(capture_values(self.function, _fakes(inputs)), self.draws)
 
     def _laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
         return (*inputs[: self.given], *(x.contiguous().resolve_conj().resolve_neg() for x in inputs[self.given :]))
@@ -185,6 +189,7 @@ class Derivative(Program):
         self.of = of
         self.wrt = wrt
         self.transparent = of.transparent
+        self.draws = of.draws
 
     @abstractmethod
     def of_program(self, program: Program) -> Program:
