@@ -168,6 +168,12 @@ def without_saved_tensor_hooks() -> Iterator[None]:
             torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
+def has_saved_tensor_hooks() -> bool:
+    """Whether hooks are set on what autograd saves."""
+    ignore_is_tracing = False
+    return torch._C._autograd._top_saved_tensors_default_hooks(ignore_is_tracing) is not None
+
+
 def without_modes() -> AbstractContextManager[Any]:
     """Run on real tensors although dispatch modes (fake tensors, tracing) are active."""
     return torch.utils._python_dispatch._disable_current_modes()
@@ -223,6 +229,18 @@ def current_level() -> int:
     """The level of the innermost transform that runs; 0 where none does."""
     stack = torch._C._functorch.get_interpreter_stack() or ()
     return max((interpreter.level() for interpreter in stack), default=0)
+
+
+def batch_of_each_vmap() -> torch.Tensor:
+    """A tensor without elements that has a batch at every vmap that runs: what takes it is run for each example."""
+    functorch = torch._C._functorch
+    stack = functorch.get_interpreter_stack() or ()
+    levels = [functorch.CVmapInterpreterPtr(x) for x in stack if x.key() == functorch.TransformType.Vmap]
+    with temporarily_clear_interpreter_stack():
+        batch = torch.empty([*(level.batchSize() for level in levels), 0])
+    for level in levels:
+        batch = functorch._add_batch_dim(batch, 0, level.level())
+    return batch
 
 
 def is_batching() -> bool:

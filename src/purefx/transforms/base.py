@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 
-from purefx._torch import OpOverload, pytree
+from purefx._torch import batch_of_each_vmap, pytree
 from purefx.analysis.replay import Fresh, Replay
 from purefx.capture.arguments import GradientOf, Held, Leaf, Source, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult
+from purefx.capture.edges import take_off_hooks
 from purefx.capture.owners import find_owners
 from purefx.capture.recording import Region, Variable, geometry_of
 from purefx.capture.stand_ins import fake_owners
@@ -30,8 +31,9 @@ from purefx.functional.on_copies import OnCopies
 from purefx.functional.regions import chain_between
 from purefx.functional.roots import Root
 from purefx.functional.signature import BaseOutput, Functional, NumberOutput, ResultOutput, RootInput, WrittenOutput
-from purefx.operators import apply_chain, aten
+from purefx.operators import apply_chain
 from purefx.transforms.draws import Computed, Filled, infer_draws, with_draws
+from purefx.transforms.gradients import Teller
 from purefx.transforms.graphs import Engine, Graph, Tensors, without_overlap
 from purefx.transforms.levels import NO_GRADIENT, gradient_levels
 from purefx.transforms.node import call
@@ -42,7 +44,7 @@ class Base(Fixed):
     """The user's function as it was captured."""
 
     def __init__(
-        self, engine: Engine, name: str, capture: Capture, replay: Replay, functional: Functional, *, opaque: bool
+        self, engine: Engine, name: str, capture: Capture, replay: Replay, functional: Functional, teller: Teller
     ) -> None:
         self._capture = capture
         self._functional = functional
@@ -52,14 +54,16 @@ class Base(Fixed):
         arity = len(self._roots)
         graph = Graph(capture, functional, tuple(range(arity)), tuple(range(len(inexact))))
         draws = infer_draws(graph, arity)
-        super().__init__(engine, name, arity + draws.count, arity, inexact, with_draws(graph, draws))
+        apart = int(teller is Teller.PYTHON)
+        super().__init__(engine, name, arity + draws.count + apart, arity, inexact, with_draws(graph, draws))
         self.draws = draws
         self._drawing = [self._operands(draw) for draw in draws.each]
         sources = [source for known in capture.inputs for source in known.sources]
         self._readers = [read for source in sources if (read := _reader(source)) is not None]
         self._owners = find_owners(capture.function, capture.flat.leaves)
         copying = any(isinstance(node.target, OnCopies) for node in functional.graph.nodes)
-        self.transparent = not opaque and not copying and not draws.dependent and _is_transparent(capture)
+        self.transparent = teller is Teller.OPERATORS and not copying and not draws.dependent
+        self._apart = bool(apart)
         self._rebound = [
             (how.variable, rebinding)
             for how, rebinding in zip(replay.rebound, capture.rebindings, strict=True)
@@ -84,7 +88,8 @@ class Base(Fixed):
     def call(self, *inputs: torch.Tensor) -> Tensors:
         """The outputs for the roots ``inputs``, whatever transforms have wrapped those."""
         drawn = self._drawn(inputs)
-        return call(self, (*self.kept(inputs), *drawn)) if self.inexact else ()
+        apart = (batch_of_each_vmap(),) if self._apart else ()
+        return call(self, (*self.kept(inputs), *drawn, *apart)) if self.inexact else ()
 
     def _drawn(self, inputs: Sequence[torch.Tensor]) -> Tensors:
         """The random numbers of a call."""
@@ -116,6 +121,8 @@ class Base(Fixed):
         args, kwargs = self._arguments(given)
         with self._put(given):
             results = pytree.tree_leaves(self._capture.function(*args, **kwargs))
+            for tensor in given.values():
+                take_off_hooks(tensor)  # they are on the tensors of the call
             tensors = {
                 r.variable: x
                 for r, x in zip(self._capture.results, results, strict=True)
@@ -205,21 +212,6 @@ class _Kept(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor) -> Any:
         """Copies of all examples at once."""
         return _Kept.apply(x), in_dims[0]  # type: ignore[no-untyped-call]  # PyTorch gives it no types
-
-
-def _is_transparent(capture: Capture) -> bool:
-    """Whether the gradient of each call is that of the operator that it has become in the graph.
-
-    Autograd detaches what it saves, and nobody reads that.
-    """
-    read = {operand.variable for call in capture.recording for operand in call.operands}
-    read.update(result.variable for result in capture.results if isinstance(result, TensorResult))
-    return all(
-        call.modes.grad
-        and isinstance(call.op, OpOverload)
-        and (call.op is not aten.detach.default or call.outputs[0].variable not in read)
-        for call in capture.recording
-    )
 
 
 def _reader(source: Source) -> Callable[[], Any] | None:

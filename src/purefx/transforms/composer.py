@@ -36,6 +36,7 @@ from purefx.runtime.scope import Scope
 from purefx.runtime.wrapper import Wrapper, compile_wrapper
 from purefx.runtime.write_back import chained
 from purefx.transforms.base import Base
+from purefx.transforms.gradients import Steering, Teller, infer_teller, with_own_history
 from purefx.transforms.graphs import Engine, opaque_runs
 from purefx.transforms.levels import Examples, batch_levels
 from purefx.transforms.views import Views, check_own, infer_foreign, laid_out
@@ -88,11 +89,14 @@ class Composer:
     def _specialised(self, leaves: list[Any], structure: Any, args: Any, kwargs: Any) -> Specialisation:
         args, kwargs = pytree.tree_unflatten(leaves, pytree.tree_structure((args, kwargs)))
         before = opaque_runs()
-        captured = capture(self.function, args, kwargs, known=find_number)
+        with Steering() as steering:
+            captured = capture(self.function, args, kwargs, known=find_number)
+        within = Teller.PROGRAM if opaque_runs() > before else Teller.OPERATORS
+        teller = max(steering.teller, infer_teller(captured), within)
         captured = captured if self.effects else without_effects(captured)
-        replay = infer_replay(captured)
+        replay = with_own_history(captured, infer_replay(captured))
         functional = functionalize(captured, replay)
-        base = Base(self.engine, name_of(self.function), captured, replay, functional, opaque=opaque_runs() > before)
+        base = Base(self.engine, name_of(self.function), captured, replay, functional, teller)
         scope = Views(captured, replay, _without_views(functional))
         wrapper = compile_wrapper(scope, _body(scope), {"graph": base.call})
         made = Specialisation(structure, wrapper, base)
@@ -128,6 +132,7 @@ def _body(scope: Scope) -> list[str]:
         *([] if graph is None else [graph]),
         *_layouts(scope),
         *_write_back(scope),
+        *_hooks(scope),
         *emit_statements(scope),
         *emit_rebinding(scope),
         *emit_return(scope),
@@ -145,6 +150,24 @@ def _layouts(scope: Scope) -> list[str]:
     lay, literal = scope.speller.name("laid_out", laid_out), scope.speller.literal
     bases = [(scope.outputs[o], o.region.geometry) for o in scope.functional.outputs if isinstance(o, BaseOutput)]
     return [f"{name} = {lay}({name}, {literal(tuple(g.strides))})" for name, g in bases]
+
+
+def _hooks(scope: Scope) -> list[str]:
+    """The hooks that the program registers on tensors of the caller."""
+    check, name = scope.speller.name("check_hook", check_hook), scope.speller.name
+    hooked = [(known, x) for known, x in scope.inputs.items() if known.hooks]
+    lines = [f"{check}({x}, {known.name!r})" for known, x in hooked]
+    return lines + [f"{x}.register_hook({name('hook', hook)})" for known, x in hooked for hook in known.hooks]
+
+
+def check_hook(tensor: torch.Tensor, name: str) -> None:
+    """Raise TransformRefused if ``tensor`` has a batch: autograd calls its hooks with the gradient of the batch."""
+    if batch_levels(tensor):
+        raise TransformRefused(
+            f"under vmap a hook is registered on {name}",
+            where=None,
+            remedy=f"register it on {name}.clone(), and compute with that",
+        )
 
 
 def _write_back(scope: Scope) -> list[str]:

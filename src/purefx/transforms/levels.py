@@ -13,6 +13,7 @@ from itertools import combinations
 import torch
 
 from purefx._torch import is_functorch_wrapped, is_plain, primal_of, storage_key, unwrap
+from purefx.capture.edges import give_history
 from purefx.capture.fakes import FakeFactory
 from purefx.capture.recording import geometry_of
 from purefx.capture.session import is_capturing
@@ -67,7 +68,8 @@ def repeats_elements(tensor: torch.Tensor) -> bool:
 class Examples:
     """The examples of the tensors of one call; the same tensor has the same example.
 
-    Those of a call inside a capture are fakes of their own: the capture must find none of its tensors kept.
+    Those of a call inside a capture are fakes of their own: the capture must find none of its tensors kept.  An example
+    requires grad, as no leaf, where a transform asks for gradients by its tensor: so it would in a loop.
     """
 
     def __init__(self) -> None:
@@ -85,8 +87,14 @@ class Examples:
     def _made(self, tensor: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             if self._fakes is not None:
-                return self._fakes.make(_example(tensor).detach(), "an example")
-            return tensor if is_plain(tensor) else _example(tensor).detach()
+                example = self._fakes.make(_example(tensor).detach(), "an example")
+            elif is_plain(tensor):
+                return tensor
+            else:
+                example = _example(tensor).detach()
+            if gradient_level(tensor) != NO_GRADIENT:
+                give_history(example)
+            return example
 
     def check_apart(self) -> None:
         """Raise TransformRefused where an example of one tensor may be part of another example of another."""

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from purefx._torch import FakeTensorMode, outside_transforms, without_modes
+from purefx._torch import FakeTensorMode, is_transforming, outside_transforms, without_modes
 from purefx.transforms.draws import Draws, with_draws
 from purefx.transforms.forward import SeparateWrites
 from purefx.transforms.graphs import Engine, Graph, Split, Tensors, capture_values, split, without_overlap
@@ -403,15 +403,28 @@ class Backward(Fixed):
 
 
 def _differentiated(of: Program, wrt: Wrt, inputs: Tensors) -> tuple[Tensors, Tensors]:
-    """The outputs of ``of``, and the gradients for the cotangents that come after its inputs."""
+    """The outputs of ``of``, and the gradients for the cotangents that come after its inputs.
+
+    Rule: by autograd itself, as in a loop over examples.  ``torch.func`` knows no hooks on what is saved, and no leaves
+    that the function makes; it is used only inside of another of its transforms.
+    """
     own, cotangents = inputs[: of.arity], inputs[of.arity :]
 
     def inexact(*chosen: torch.Tensor) -> tuple[Tensors, Tensors]:
         outputs = of.function(*_replaced(own, wrt, chosen))
         return _inexact(of, outputs), outputs
 
-    _, pull, outputs = cast(Any, torch.func.vjp(inexact, *(own[i] for i in wrt), has_aux=True))
-    return outputs, pull(cotangents)
+    if is_transforming():
+        _, pull, outputs = cast(Any, torch.func.vjp(inexact, *(own[i] for i in wrt), has_aux=True))
+        return outputs, pull(cotangents)
+    with torch.enable_grad():
+        chosen = tuple(own[i].view_as(own[i]) if own[i].requires_grad else own[i].detach() for i in wrt)
+        differentiable, outputs = inexact(*(x.requires_grad_() for x in chosen))
+        pairs = [(x, c) for x, c in zip(differentiable, cotangents, strict=True) if x.requires_grad]
+        if not pairs:
+            return outputs, tuple(map(torch.zeros_like, chosen))
+        made, given = zip(*pairs, strict=True)
+        return outputs, torch.autograd.grad(made, chosen, given, create_graph=True, materialize_grads=True)
 
 
 T = TypeVar("T")

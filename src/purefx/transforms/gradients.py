@@ -1,0 +1,134 @@
+"""Who tells the gradients of a program: its operators, or the program itself.
+
+    (w * x).sin()                           the operators
+    (w * x).detach(), no_grad, detach_()    the program cuts some off
+    autograd.Function, register_hook        Python makes some of others
+
+Law: the whole batch may be differentiated at once only if the operators of the graph tell the gradients.  What no
+example has its own of may be differentiated once, for the sum of what arrives, unless Python makes gradients: they need
+not be linear in what arrives.
+
+    class Clipped:  backward(ctx, g): return g.clamp(-1, 1)      vmap(lambda x: Clipped.apply(w) * x)(xs)
+    the gradient of w: the sum of those that each x clips; not what is left of their sum
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch.autograd.graph import Node
+from torch.overrides import TorchFunctionMode
+
+from purefx._torch import OpOverload, has_saved_tensor_hooks
+from purefx.analysis.replay import Fresh, Replay, Replayed
+from purefx.capture.captured import Capture, TensorResult
+from purefx.capture.edges import edge_of
+from purefx.capture.frames import current_line
+from purefx.errors import TransformRefused
+from purefx.operators import aten
+
+
+class Teller(IntEnum):
+    """Who tells the gradients of a program, each with less of it told than the one before."""
+
+    OPERATORS = 0
+    PROGRAM = 1
+    PYTHON = 2
+
+
+class Steering(TorchFunctionMode):
+    """Sees what a program does to gradients besides running operators; ``teller`` says who tells them then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teller = Teller.OPERATORS
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What ``func`` gives."""
+        if not sys._getframe(1).f_globals.get("__name__", "").startswith("purefx."):
+            self.teller = max(self.teller, _STEERING.get(func, Teller.OPERATORS))
+        if has_saved_tensor_hooks():
+            self.teller = Teller.PYTHON
+        if func is torch.Tensor.register_post_accumulate_grad_hook:
+            raise TransformRefused(
+                "a hook for a gradient that has been accumulated, in a function under a transform",
+                where=current_line(),
+                remedy="register it outside of the function",
+            )
+        return func(*args, **(kwargs or {}))
+
+
+_STEERING: dict[Any, Teller] = {
+    torch.detach_: Teller.PROGRAM,
+    torch.Tensor.detach_: Teller.PROGRAM,
+    torch.Tensor.register_hook: Teller.PYTHON,
+    vars(torch._C.TensorBase)["grad_fn"].__get__: Teller.PYTHON,  # nodes take hooks too
+}
+"""What a program calls to tell gradients by itself, as far as no operator runs."""
+
+
+def infer_teller(capture: Capture) -> Teller:
+    """Who tells the gradients of a program, as far as its operators and their history say."""
+    if _has_functions(capture):
+        return Teller.PYTHON
+    read = {operand.variable for call in capture.recording for operand in call.operands}
+    read.update(result.variable for result in capture.results if isinstance(result, TensorResult))
+    cuts = any(
+        not call.modes.grad
+        or not isinstance(call.op, OpOverload)
+        or (call.op is aten.detach.default and call.outputs[0].variable in read)  # autograd detaches what it saves
+        for call in capture.recording
+    )
+    return Teller.PROGRAM if cuts else Teller.OPERATORS
+
+
+def _has_functions(capture: Capture) -> bool:
+    """Whether a function with a gradient of its own is in the history of what the program gives."""
+    results = [result.fake for result in capture.results if isinstance(result, TensorResult)]
+    edges = map(edge_of, [*results, *(known.fake for known in capture.inputs)])
+    return any(map(_is_function, _history(edge.node for edge in edges if edge is not None)))
+
+
+def _is_function(node: Node) -> bool:
+    """Whether ``node`` is that of an ``autograd.Function``, other than those that purefx has calls made of."""
+    own = getattr(node, "_forward_cls", object).__module__.startswith("purefx.")
+    return isinstance(node, torch.autograd.function.BackwardCFunction) and not own
+
+
+def _history(nodes: Iterable[Node]) -> Iterator[Node]:
+    waiting, known = list(nodes), set[Node]()
+    while waiting:
+        node = waiting.pop()
+        if node not in known:
+            known.add(node)
+            yield node
+            waiting += [after for after, _ in node.next_functions if after]
+
+
+def with_own_history(capture: Capture, replay: Replay) -> Replay:
+    """``replay``, in which views that have a history of their own are results of the graph.
+
+    Rule: what an ``autograd.Function`` returns of its argument is a view that was taken without gradients, and has
+    the gradient of the function.
+    """
+    results = tuple(
+        Fresh(how.variable, result.region)
+        if isinstance(result, TensorResult) and isinstance(how, Replayed) and _is_apart(result, how, replay)
+        else how
+        for result, how in zip(capture.results, replay.results, strict=True)
+    )
+    return replace(replay, results=results)
+
+
+def _is_apart(result: TensorResult, how: Replayed, replay: Replay) -> bool:
+    wanted, without_gradients = {how.variable}, False
+    for call in reversed(replay.statements):
+        if wanted & {o.variable for o in call.outputs}:
+            wanted |= {o.variable for o in call.operands}
+            without_gradients |= not call.modes.grad
+    return without_gradients and edge_of(result.fake) is not None
