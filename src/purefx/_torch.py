@@ -168,6 +168,10 @@ def without_saved_tensor_hooks() -> Iterator[None]:
             torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
+READS_HISTORY: Callable[..., Any] = vars(torch._C.TensorBase)["grad_fn"].__get__
+"""What a mode for torch functions sees where a program asks for ``x.grad_fn``."""
+
+
 def has_saved_tensor_hooks() -> bool:
     """Whether hooks are set on what autograd saves."""
     ignore_is_tracing = False

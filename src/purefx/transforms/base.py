@@ -62,7 +62,7 @@ class Base(Fixed):
         self._readers = [read for source in sources if (read := _reader(source)) is not None]
         self._owners = find_owners(capture.function, capture.flat.leaves)
         copying = any(isinstance(node.target, OnCopies) for node in functional.graph.nodes)
-        self.transparent = teller is Teller.OPERATORS and not copying and not draws.dependent
+        self.teller = max(teller, Teller.PROGRAM) if copying or draws.dependent else teller
         self._apart = bool(apart)
         self._rebound = [
             (how.variable, rebinding)

@@ -36,8 +36,8 @@ from purefx.runtime.scope import Scope
 from purefx.runtime.wrapper import Wrapper, compile_wrapper
 from purefx.runtime.write_back import chained
 from purefx.transforms.base import Base
-from purefx.transforms.gradients import Steering, Teller, infer_teller, with_own_history
-from purefx.transforms.graphs import Engine, opaque_runs
+from purefx.transforms.gradients import Steering, infer_teller, told_within, with_own_history
+from purefx.transforms.graphs import Engine
 from purefx.transforms.levels import Examples, batch_levels
 from purefx.transforms.views import Views, check_own, infer_foreign, laid_out
 
@@ -88,11 +88,10 @@ class Composer:
 
     def _specialised(self, leaves: list[Any], structure: Any, args: Any, kwargs: Any) -> Specialisation:
         args, kwargs = pytree.tree_unflatten(leaves, pytree.tree_structure((args, kwargs)))
-        before = opaque_runs()
-        with Steering() as steering:
+        with Steering() as steering, told_within() as told:
             captured = capture(self.function, args, kwargs, known=find_number)
-        within = Teller.PROGRAM if opaque_runs() > before else Teller.OPERATORS
-        teller = max(steering.teller, infer_teller(captured), within)
+            within = told()
+        teller = max(within, steering.teller, infer_teller(captured))
         captured = captured if self.effects else without_effects(captured)
         replay = with_own_history(captured, infer_replay(captured))
         functional = functionalize(captured, replay)

@@ -15,7 +15,9 @@ not be linear in what arrives.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import IntEnum
 from typing import Any
@@ -24,7 +26,7 @@ import torch
 from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
-from purefx._torch import OpOverload, has_saved_tensor_hooks
+from purefx._torch import READS_HISTORY, OpOverload, has_saved_tensor_hooks
 from purefx.analysis.replay import Fresh, Replay, Replayed
 from purefx.capture.captured import Capture, TensorResult
 from purefx.capture.edges import edge_of
@@ -67,9 +69,33 @@ _STEERING: dict[Any, Teller] = {
     torch.detach_: Teller.PROGRAM,
     torch.Tensor.detach_: Teller.PROGRAM,
     torch.Tensor.register_hook: Teller.PYTHON,
-    vars(torch._C.TensorBase)["grad_fn"].__get__: Teller.PYTHON,  # nodes take hooks too
+    READS_HISTORY: Teller.PYTHON,  # nodes take hooks too
 }
 """What a program calls to tell gradients by itself, as far as no operator runs."""
+
+
+_within = threading.local()
+"""Who tells the gradients of the programs that have run in a capture of this thread: ``teller``."""
+
+
+def note_teller(teller: Teller) -> None:
+    """A program runs in a capture, whose gradients ``teller`` tells."""
+    _within.teller = max(_told(), teller)
+
+
+@contextmanager
+def told_within() -> Iterator[Callable[[], Teller]]:
+    """What says who tells the gradients of all programs that have run in this block."""
+    before, _within.teller = _told(), Teller.OPERATORS
+    try:
+        yield _told
+    finally:
+        note_teller(before)
+
+
+def _told() -> Teller:
+    teller: Teller = getattr(_within, "teller", Teller.OPERATORS)
+    return teller
 
 
 def infer_teller(capture: Capture) -> Teller:

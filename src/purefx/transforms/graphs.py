@@ -7,7 +7,6 @@ split(graph, ...)                   ->  Split        forward with residuals, and
 from __future__ import annotations
 
 import functools
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,6 +41,7 @@ from purefx.functional.verify import returned
 from purefx.operators import facts
 from purefx.runtime.runner import build_runner
 from purefx.transforms.batching import batchable
+from purefx.transforms.gradients import Teller, note_teller
 
 Tensors = tuple[torch.Tensor, ...]
 Compile = Callable[[Capture, FunctionalGraph, Backend], Callable[..., Any]]
@@ -98,9 +98,9 @@ class Engine:
     runs: Counter[str] = field(default_factory=Counter)
 
     def callable(
-        self, name: str, graph: Graph, role: str = "inference", *, transparent: bool = True
+        self, name: str, graph: Graph, role: str = "inference", *, teller: Teller = Teller.OPERATORS
     ) -> Callable[..., Tensors]:
-        """What runs ``graph``, of a program that is ``transparent`` or not.
+        """What runs ``graph``, of a program whose gradients ``teller`` tells.
 
         Inside ``make_fx`` or a capture the graph runs as it is, so that it is seen.
 
@@ -119,29 +119,13 @@ class Engine:
         def call(*inputs: torch.Tensor) -> Tensors:
             self.runs[name] += 1
             if is_capturing():
-                if not transparent:
-                    note_opaque()
+                note_teller(teller)
                 with torch.enable_grad():
                     return graph.calling(seen)(*[x.detach() if x.requires_grad else x for x in inputs])
             with torch.no_grad():
                 return graph.calling(seen if is_traced_by_proxies() else compiled())(*inputs)
 
         return call
-
-
-_opaque = threading.local()
-"""How many programs that are not transparent have run in captures of this thread: ``count``."""
-
-
-def note_opaque() -> None:
-    """A program runs whose gradients its operators do not tell."""
-    _opaque.count = opaque_runs() + 1
-
-
-def opaque_runs() -> int:
-    """How often `note_opaque` was called in this thread."""
-    count: int = getattr(_opaque, "count", 0)
-    return count
 
 
 def capture_values(function: Callable[..., Tensors], examples: Sequence[torch.Tensor]) -> Graph:

@@ -21,6 +21,7 @@ import torch
 from purefx._torch import FakeTensorMode, is_transforming, outside_transforms, without_modes
 from purefx.transforms.draws import Draws, with_draws
 from purefx.transforms.forward import SeparateWrites
+from purefx.transforms.gradients import Teller
 from purefx.transforms.graphs import Engine, Graph, Split, Tensors, capture_values, split, without_overlap
 from purefx.transforms.levels import first_of
 
@@ -83,8 +84,8 @@ class Program(ABC):
     wrt: Wrt = ()
     """Of a derivative: with respect to what it is taken."""
 
-    transparent = True
-    """Whether its gradients are those of the operators of its graph: none is cut off, no function has its own."""
+    teller = Teller.OPERATORS
+    """Who tells its gradients."""
 
     draws: Draws | None = None
     """Which of its inputs are random numbers that its function draws by itself."""
@@ -142,7 +143,7 @@ class Program(ABC):
 
         Gradients will be asked for of the batch as a ``whole``, or of each example.
         """
-        whole = whole and self.transparent
+        whole = whole and self.teller is Teller.OPERATORS
         return self._derive(("vmap", dims, randomness, whole), lambda: Vmap(self, dims, randomness, whole=whole))
 
     def normal(self) -> Program:
@@ -164,7 +165,7 @@ class Program(ABC):
         kind = _kind(inputs)
         if kind not in self._compiled:
             with outside_transforms(), without_modes():
-                self._compiled[kind] = self.engine.callable(self.name, self.graph(inputs), transparent=self.transparent)
+                self._compiled[kind] = self.engine.callable(self.name, self.graph(inputs), teller=self.teller)
         return self._compiled[kind](*inputs)
 
     def _split(self, inputs: Tensors, wrt: Wrt) -> tuple[Callable[..., Tensors], Program]:
@@ -176,7 +177,7 @@ class Program(ABC):
                 cotangents = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in outputs]
                 cotangents = [x for x, inexact in zip(cotangents, self.inexact, strict=True) if inexact]
                 parts = split(self.joint(wrt).graph((*inputs, *cotangents)), self.arity, len(outputs))
-                forward = self.engine.callable(self.name, parts.forward, "forward", transparent=self.transparent)
+                forward = self.engine.callable(self.name, parts.forward, "forward", teller=self.teller)
                 self._splits[kind] = (forward, Backward(self.vjp(wrt), parts))
         return self._splits[kind]
 
@@ -188,7 +189,7 @@ class Derivative(Program):
         super().__init__(of.engine, f"{type(self).__name__.lower()}({of.name})", arity, of.given, inexact)
         self.of = of
         self.wrt = wrt
-        self.transparent = of.transparent
+        self.teller = of.teller
         self.draws = of.draws
 
     @abstractmethod
@@ -314,7 +315,7 @@ class Vmap(Program):
         super().__init__(of.engine, f"vmap({of.name})", of.arity, of.given, of.inexact)
         self.of = of
         self.wrt = of.wrt
-        self.transparent = of.transparent
+        self.teller = of.teller
         self.dims = dims
         self.randomness = randomness
         self.whole = whole

@@ -1,0 +1,241 @@
+"""Gradients that the program tells itself, by cuts, hooks and functions of its own: those of a loop over examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import purefx
+from purefx import errors, func
+
+Function = Callable[..., Any]
+W = torch.tensor(2.0, dtype=torch.float64)
+XS = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+
+
+class Clipped(torch.autograd.Function):
+    """The identity; its gradient is not linear in what arrives."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        """The very tensor, which autograd makes a view of."""
+        return x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """What arrives, but no more than 1.5."""
+        return gradient.clamp(-1.5, 1.5)
+
+
+class Older(torch.autograd.Function):
+    """A function that PyTorch's transforms refuse."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """A copy."""
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """The sign of what arrives."""
+        return gradient.sign()
+
+
+def clip(gradient: Tensor) -> Tensor:
+    return gradient.clamp(-1.5, 1.5)
+
+
+def hooked(w: Tensor, x: Tensor) -> Tensor:
+    y = w * 1
+    y.register_hook(clip)
+    return y * x
+
+
+def hooked_between_writes(w: Tensor, x: Tensor) -> Tensor:
+    y = w * x
+    y.mul_(2)
+    y.register_hook(clip)
+    y.mul_(3)
+    return y
+
+
+def hooked_result(w: Tensor, x: Tensor) -> Tensor:
+    y = w * x
+    y.register_hook(clip)
+    return y
+
+
+def hooked_node(w: Tensor, x: Tensor) -> Tensor:
+    y = w * x
+    assert y.grad_fn is not None
+    y.grad_fn.register_hook(lambda inputs, outputs: tuple(None if g is None else g * 10 for g in inputs))
+    return y * 1
+
+
+def detached_in_place(w: Tensor, x: Tensor) -> Tensor:
+    y = w * x
+    z = y * 1
+    y.detach_()
+    return z * w + y * w
+
+
+def cut(w: Tensor, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        y = w * x
+    return y * w
+
+
+def swapped(w: Tensor, x: Tensor) -> Tensor:
+    y = w * x
+    y.data = x * 2
+    return y * w
+
+
+def saved_otherwise(w: Tensor, x: Tensor) -> Tensor:
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t * 2, lambda t: t):
+        return w.sin() * x
+
+
+def recomputed(w: Tensor, x: Tensor) -> Tensor:
+    result: Tensor = checkpoint(lambda w: (w * x).sin(), w, use_reentrant=False)
+    return result
+
+
+def differentiated_inside(w: Tensor, x: Tensor) -> Tensor:
+    z = (w * x).detach().requires_grad_()
+    (slope,) = torch.autograd.grad(z**3, z)
+    return slope * w
+
+
+def kept(w: Tensor, x: Tensor) -> Tensor:
+    y = w * x
+    y.retain_grad()
+    return y * 2
+
+
+TOLD: dict[str, Function] = {
+    "a function": lambda w, x: Clipped.apply(w) * x,
+    "a function of each": lambda w, x: Clipped.apply(w * x).view(1).sum(),
+    "an older function": lambda w, x: Older.apply(w) * x,
+    "a hook": hooked,
+    "a hook between writes": hooked_between_writes,
+    "a hook on the result": hooked_result,
+    "a hook on a node": hooked_node,
+    "detach_": detached_in_place,
+    "no_grad": cut,
+    "data": swapped,
+    "a gradient inside": differentiated_inside,
+    "retain_grad": kept,
+}
+NOT_UNDER_GRAD: dict[str, Function] = {"saved tensors": saved_otherwise, "checkpoint": recomputed}
+"""What PyTorch refuses while one of its transforms computes gradients."""
+
+
+def loop(f: Function) -> Function:
+    return lambda w, xs: torch.stack([f(w, x) for x in xs])
+
+
+def total(batched: Function) -> Function:
+    return lambda w: batched(w, XS).pow(2).sum() / 2
+
+
+def by_autograd(function: Function) -> Tensor:
+    leaf = W.clone().requires_grad_()
+    return torch.autograd.grad(function(leaf), leaf)[0]
+
+
+def vmapped(f: Function) -> Function:
+    return torch.func.vmap(f, (None, 0))
+
+
+WAYS: dict[str, Callable[[Function], Tensor]] = {
+    "autograd": lambda f: by_autograd(total(vmapped(purefx.compile(f)))),
+    "autograd of no leaf": lambda f: by_autograd(lambda w: total(vmapped(purefx.compile(f)))(w * 1)),
+    "grad": lambda f: torch.func.grad(total(vmapped(purefx.compile(f))))(W),
+    "around": lambda f: by_autograd(purefx.compile(total(func.vmap(f, (None, 0))))),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("program", TOLD)
+def test_gradients_of_a_batch_are_those_of_a_loop(program: str, way: str) -> None:
+    f = TOLD[program]
+    torch.testing.assert_close(WAYS[way](f), by_autograd(total(loop(f))))
+
+
+@pytest.mark.parametrize("program", TOLD)
+def test_so_are_those_of_each_example(program: str) -> None:
+    f = TOLD[program]
+    found = torch.func.vmap(torch.func.grad(purefx.compile(f)), (None, 0))(W, XS)
+    torch.testing.assert_close(found, torch.stack([by_autograd(lambda w, x=x: f(w, x)) for x in XS]))
+
+
+@pytest.mark.parametrize("program", NOT_UNDER_GRAD)
+def test_what_autograd_saves_may_be_hooked(program: str) -> None:
+    f = NOT_UNDER_GRAD[program]
+    expected = by_autograd(total(loop(f)))
+    torch.testing.assert_close(WAYS["autograd"](f), expected)
+    torch.testing.assert_close(WAYS["around"](f), expected)
+    with pytest.raises(RuntimeError, match="saved tensor hooks"):
+        WAYS["grad"](f)
+
+
+def shared(w: Tensor) -> Tensor:
+    result: Tensor = Clipped.apply(w)
+    return result
+
+
+def shared_within(w: Tensor) -> Tensor:
+    result: Tensor = func.vmap(lambda w, y: Clipped.apply(w) * y, (None, 0))(w, XS).sum()
+    return result
+
+
+@pytest.mark.parametrize("f", [shared, shared_within])
+def test_what_all_examples_share_has_the_gradient_of_each(f: Function) -> None:
+    def plain(w: Tensor) -> Tensor:
+        return sum((Clipped.apply(w) * y for y in XS), torch.zeros(())) if f is shared_within else shared(w)
+
+    compiled = purefx.compile(f)
+    expected = by_autograd(total(lambda w, xs: torch.stack([plain(w) * x for x in xs])))
+
+    def batch(w: Tensor, xs: Tensor) -> Any:
+        return torch.func.vmap(lambda x: compiled(w) * x)(xs)
+
+    torch.testing.assert_close(by_autograd(total(batch)), expected)
+    torch.testing.assert_close(torch.func.grad(total(batch))(W), expected)
+
+
+def test_a_hook_on_an_argument_is_put_on_that() -> None:
+    def f(w: Tensor, x: Tensor) -> Tensor:
+        w.register_hook(lambda g: g * 10)
+        return w * x
+
+    expected, found = (torch.func.grad(lambda w, g=g: vmapped(g)(w, XS).sum() + w)(W) for g in (f, purefx.compile(f)))
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(errors.TransformRefused, match="a hook is registered on args"):
+        torch.func.grad(lambda xs: torch.func.vmap(purefx.compile(f), (0, None))(xs, W).sum())(XS)
+
+
+def test_a_hook_where_no_gradient_is_asked_for_raises_as_in_eager() -> None:
+    with pytest.raises(RuntimeError, match="cannot register a hook"):
+        torch.func.vmap(purefx.compile(hooked), (None, 0))(W, XS)
+
+
+def test_a_hook_for_accumulated_gradients_is_refused() -> None:
+    def f(w: Tensor, x: Tensor) -> Tensor:
+        w.register_post_accumulate_grad_hook(lambda p: None)
+        return w * x
+
+    with pytest.raises(errors.TransformRefused, match="accumulated"):
+        vmapped(purefx.compile(f))(W.clone().requires_grad_(), XS)
