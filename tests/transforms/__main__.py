@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.syntax import Syntax
 
-from tests.transforms.generate import seeded_nests
+from tests.transforms.generate import THEMES, seeded_nests
 from tests.transforms.judge import SYSTEMS, Declined, Stopped, Verdict, Wrong, judge, outcome, with_oracle
 from tests.transforms.nest import Nest
 from tests.transforms.oracle import Oracle
@@ -39,12 +39,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0, help="the seed of the first program")
     parser.add_argument("--system", choices=tuple(SYSTEMS), default="purefx.func")
+    parser.add_argument("--theme", choices=tuple(THEMES), help="what programs are about besides views and writes")
     parser.add_argument("--show", type=int, default=5, help="how many of each kind are made small and printed")
     parser.add_argument("--only-wrong", action="store_true", help="show none that raise")
     options = parser.parse_args()
     torch.set_num_threads(1)
     console = Console()
-    nests = seeded_nests(range(options.seed, options.seed + options.count))
+    nests = seeded_nests(range(options.seed, options.seed + options.count), THEMES.get(options.theme))
     shown = track(nests, total=options.count, description=options.system, console=console)
     verdicts = [(seed, nest, judge(nest, options.system)) for seed, nest in shown]
     kinds = (Wrong,) if options.only_wrong else (Wrong, Stopped)

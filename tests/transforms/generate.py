@@ -23,7 +23,15 @@ from tests.transforms.adapters import leaves
 from tests.transforms.layouts import channels_last, expanded, numbers, part, permuted, stepped
 from tests.transforms.nest import Nest
 from tests.transforms.oracle import Oracle
-from tests.transforms.statements import VALUES, VIEWS, WRITES
+from tests.transforms.statements import (
+    DRAWN_VALUES,
+    DRAWN_WRITES,
+    TOLD_VALUES,
+    TOLD_WRITES,
+    VALUES,
+    VIEWS,
+    WRITES,
+)
 
 KINDS = {
     "vmap": 10,
@@ -52,6 +60,27 @@ InDims: TypeAlias = tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
+class Theme:
+    """Statements besides the common ones, the transforms that know them, and what ``vmap`` is told."""
+
+    values: tuple[Row, ...]
+    writes: tuple[Row, ...]
+    without: frozenset[str]
+    vmap: str = ""
+
+
+SECOND_RUNS = frozenset({"linearized", "jacobian_forward", "second_derivative"})
+"""Transforms that run the function more than once, or under a ``vmap`` that is told nothing."""
+THEMES = {
+    "told": Theme(TOLD_VALUES, TOLD_WRITES, SECOND_RUNS | {"pushed"}),
+    "drawn": Theme(DRAWN_VALUES, DRAWN_WRITES, SECOND_RUNS, ', randomness="same"'),
+}
+"""What programs may be about: gradients that they tell themselves, random numbers."""
+THEMATIC = 0.4
+"""How many of the statements are about the theme."""
+
+
+@dataclass(frozen=True)
 class Level:
     """A transform that is chosen: ``in_dims`` and ``size`` are those of ``vmap``, and nothing of the others."""
 
@@ -60,20 +89,20 @@ class Level:
     in_dims: InDims = ()
 
 
-def random_nest(rng: Random) -> Nest:
+def random_nest(rng: Random, theme: Theme | None = None) -> Nest:
     """A program and a nest made of the choices of ``rng``."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         while True:
-            nest = _NestAuthor(rng).write_nest()
+            nest = _NestAuthor(rng, theme).write_nest()
             if nest:
                 return nest
 
 
-def seeded_nests(seeds: range) -> Iterator[tuple[int, Nest]]:
+def seeded_nests(seeds: range, theme: Theme | None = None) -> Iterator[tuple[int, Nest]]:
     """A nest for each seed."""
     for seed in seeds:
-        yield seed, random_nest(Random(seed))
+        yield seed, random_nest(Random(seed), theme)
 
 
 @dataclass
@@ -81,6 +110,7 @@ class _NestAuthor:
     """One nest being written. ``fixed`` are the arguments that no transform lets the program write."""
 
     rng: Random
+    theme: Theme | None = None
     levels: list[Level] = field(default_factory=list)
     setup: list[Statement] = field(default_factory=list)
     fixed: set[str] = field(default_factory=set)
@@ -100,7 +130,8 @@ class _NestAuthor:
 
     def _kinds(self) -> list[str]:
         count = self.rng.choice((1, 2, 2, 3))
-        kinds = self.rng.choices(list(KINDS), weights=list(KINDS.values()), k=count)
+        known = {kind: n for kind, n in KINDS.items() if not self.theme or kind not in self.theme.without}
+        kinds = self.rng.choices(list(known), weights=list(known.values()), k=count)
         kinds = ["pushed" if kind == "linearized" else kind for kind in kinds[:-1]] + kinds[-1:]
         return kinds if "vmap" in kinds or self.rng.random() < 0.3 else [*kinds[:-1], "vmap"]
 
@@ -171,9 +202,17 @@ class _NestAuthor:
         storages = {author.tensors[name].untyped_storage().data_ptr() for name in self.fixed}
         body: list[Statement] = []
         for n in range(self.rng.randint(2, 7)):
-            body += _statement(author, n, storages)
+            body += self._thematic(author, n, storages) or _statement(author, n, storages)
         result = self._result(author)
         return Program(tuple(self.setup), tuple(names), tuple(body), result) if result else None
+
+    def _thematic(self, author: Author, n: int, fixed: set[int]) -> list[Statement]:
+        """A statement about the theme, or mostly none."""
+        if self.theme is None or self.rng.random() > THEMATIC:
+            return []
+        if self.rng.random() < 0.5:
+            return _attempt(author, self.theme.values, f"v{n} = {{}}", list(author.tensors), may_raise=False)
+        return _attempt(author, self.theme.writes, "{}", _writable(author, fixed), may_raise=False)
 
     def _result(self, author: Author) -> str:
         """One tensor, or a tuple of some, rather of the last; none of complex numbers."""
@@ -206,6 +245,7 @@ class _NestAuthor:
             if len(results) > 1 and self.rng.random() < 0.5:
                 out_dims = tuple(self.rng.randint(-x.dim(), x.dim() - 1) for x in results)
         chunk = f", chunk_size={self.rng.randint(1, 2)}" if self.rng.random() < 0.1 else ""
+        chunk = self.theme.vmap or chunk if self.theme else chunk
         return f"func.vmap(f, in_dims={in_dims}, out_dims={out_dims}{chunk})"
 
     def _in_dims(self, dims: InDims) -> object:

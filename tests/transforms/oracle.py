@@ -3,8 +3,9 @@
 ``Oracle`` has the transforms of ``torch.func`` by their names and signatures (without ``has_aux``), for functions of
 float64 tensors by position that return tensors, alone or in tuples. They nest: what one gives is such a function again.
 
-- ``vmap`` is a loop over ``select`` of each batched argument, and a stack of the results. A write to an example is a
-  write to the argument. A write to an argument that is not batched would be seen by the next example: callers avoid it.
+- ``vmap`` is a loop over ``select`` of each batched argument, and a stack of the results; with the randomness "same",
+  each example draws what the first has drawn. A write to an example is a write to the argument. A write to an argument
+  that is not batched would be seen by the next example: callers avoid it.
 - A derivative runs the function once, on differentiable copies of the arguments in the same strides, and writes back
   what it wrote. Gradients are those of ``torch.autograd.grad``, with a graph; ``jvp`` is the gradient of a gradient by
   its cotangent; a Jacobian is a loop over the elements of the results.
@@ -53,7 +54,11 @@ class Oracle:
         def looped(*args: Tensor) -> Any:
             dims = _for_each(in_dims, len(args))
             (size,) = {arg.size(dim) for arg, dim in zip(args, dims, strict=True) if dim is not None}
-            results = [func(*_example(args, dims, i)) for i in range(size)]
+            state, results = torch.get_rng_state(), []
+            for i in range(size):
+                if randomness == "same":
+                    torch.set_rng_state(state)
+                results.append(func(*_example(args, dims, i)))
             return _stacked(results, out_dims)
 
         return looped

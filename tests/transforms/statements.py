@@ -152,3 +152,37 @@ WRITES: tuple[Row, ...] = (
     lambda s, x, t: f"torch.sin({s.twin(t)}, out={x})",
     lambda s, x, t: f"{x}.fill_diagonal_({_number(s)})",
 )
+
+
+def _inside(text: str) -> Row:
+    """A statement about a tensor that is no argument: of those, autograd's state is the caller's too."""
+    return lambda scope, name, tensor: text.format(name) if name.startswith("v") else ""
+
+
+TOLD_VALUES: tuple[Row, ...] = (
+    lambda s, x, t: f"{x}.detach()",
+    lambda s, x, t: f"{x}.data.sin()",
+    lambda s, x, t: f"Square.apply({x})",
+    lambda s, x, t: f"Square.apply({x} * 1)",
+    lambda s, x, t: f"View.apply({x})",
+)
+"""Gradients that a program tells itself; those functions have no derivative in forward mode."""
+
+TOLD_WRITES: tuple[Row, ...] = (
+    _inside("{}.detach_()"),
+    _inside("{0}.register_hook(torch.sin) if {0}.requires_grad else None"),
+)
+
+DRAWN_VALUES: tuple[Row, ...] = (
+    lambda s, x, t: f"torch.rand({tuple(t.shape)}, {DOUBLE})",
+    lambda s, x, t: f"torch.randn_like({x})",
+    lambda s, x, t: f"torch.nn.functional.dropout({x}, 0.5)",
+    lambda s, x, t: f"torch.bernoulli(torch.rand({tuple(t.shape)}, {DOUBLE}))",
+)
+"""Random numbers."""
+
+DRAWN_WRITES: tuple[Row, ...] = (
+    lambda s, x, t: f"{x}.uniform_()",
+    lambda s, x, t: f"{x}.normal_()",
+    lambda s, x, t: f"{x}.bernoulli_(0.5)",
+)

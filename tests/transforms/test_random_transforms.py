@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.transforms.generate import seeded_nests
+from tests.transforms.generate import THEMES, seeded_nests
 from tests.transforms.support import assert_right
 
 pytest.importorskip("purefx.func")
@@ -20,3 +20,9 @@ def test_transforms_of_purefx_are_right(start: int) -> None:
 @pytest.mark.parametrize("start", range(60, 80, CHUNK))
 def test_transforms_of_torch_are_right_around_what_purefx_makes(start: int, system: str) -> None:
     assert_right((nest for _, nest in seeded_nests(range(start, start + CHUNK))), system)
+
+
+@pytest.mark.parametrize("system", ["purefx.func", "compile", "over"])
+@pytest.mark.parametrize("theme", THEMES)
+def test_transforms_are_right_about_what_is_told_and_drawn(theme: str, system: str) -> None:
+    assert_right((nest for _, nest in seeded_nests(range(20), THEMES[theme])), system)
