@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from purefx._torch import OpOverload, pytree
 from purefx.analysis.replay import Fresh, Replay
 from purefx.capture.arguments import GradientOf, Held, Leaf, Source, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult
+from purefx.capture.fakes import fake_like
 from purefx.capture.owners import find_owners
 from purefx.capture.recording import Region, Variable, geometry_of
 from purefx.capture.stand_ins import fake_owners
@@ -30,8 +31,9 @@ from purefx.functional.regions import chain_between
 from purefx.functional.roots import Root
 from purefx.functional.signature import BaseOutput, Functional, NumberOutput, ResultOutput, RootInput, WrittenOutput
 from purefx.operators import apply_chain, aten
-from purefx.transforms.graphs import Engine, Graph, Tensors, without_overlap
+from purefx.transforms.graphs import Engine, Graph, Tensors, capture_values, without_overlap
 from purefx.transforms.levels import NO_GRADIENT, gradient_levels
+from purefx.transforms.parts import in_parts, infer_parts
 from purefx.transforms.programs import Fixed
 
 
@@ -42,13 +44,12 @@ class Base(Fixed):
         self, engine: Engine, name: str, capture: Capture, replay: Replay, functional: Functional, *, opaque: bool
     ) -> None:
         self._capture = capture
-        self._functional = functional
-        self._roots = [_root(given) for given in functional.inputs]
-        regions = [_region(output) for output in functional.outputs]
+        self._parts = infer_parts(functional, capture.recording)
+        self.functional = in_parts(functional, self._parts)
+        self._roots = [_root(given) for given in self.functional.inputs]
+        regions = [_region(output) for output in self.functional.outputs]
         inexact = [region.dtype.is_floating_point or region.dtype.is_complex for region in regions]
         arity = len(self._roots)
-        graph = Graph(capture, functional, tuple(range(arity)), tuple(range(len(inexact))))
-        super().__init__(engine, name, arity, arity, inexact, graph)
         sources = [source for known in capture.inputs for source in known.sources]
         self._readers = [read for source in sources if (read := _reader(source)) is not None]
         self._owners = find_owners(capture.function, capture.flat.leaves)
@@ -59,11 +60,30 @@ class Base(Fixed):
             for how, rebinding in zip(replay.rebound, capture.rebindings, strict=True)
             if isinstance(how, Fresh)
         ]
+        super().__init__(engine, name, arity, arity, inexact, self._graph_of(functional))
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether the function writes to what it is given."""
-        return any(isinstance(output, WrittenOutput) for output in self._functional.outputs)
+    def _graph_of(self, functional: Functional) -> Graph:
+        """The graph as a function of the parts."""
+        if any(parts.joined for parts in self._parts):
+            return capture_values(self.function, [fake_like(r.region, self._capture.fake_mode) for r in self._roots])
+        first = {
+            parts.root: self._roots.index(parts.parts[0]) for parts in self._parts if parts.parts[0] in self._roots
+        }
+        takes = tuple(first[_root(given)] for given in functional.inputs)
+        return Graph(self._capture, functional, takes, tuple(range(len(functional.outputs))))
+
+    def check(self, leaves: Sequence[Any], original: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Raise TransformRefused where the function writes memory that ``leaves`` and what it reaches must not share.
+
+        ``original`` gives the tensor that has an example.
+        """
+        if self._is_shared:
+            for parts in self._parts:
+                parts.check(lambda known: _current(known, leaves, original), self._capture.inputs)
+
+    @cached_property
+    def _is_shared(self) -> bool:
+        return any(p.root.written or (len(p.root.members) > 1 and len(p.parts) == 1) for p in self._parts)
 
     def reached(self) -> Iterator[torch.Tensor]:
         """The tensors that the function would find by itself now."""
@@ -77,9 +97,7 @@ class Base(Fixed):
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """The function on views of ``inputs``, or of copies where it writes."""
-        memory = {root: _copy(x) if root.written else x for root, x in zip(self._roots, inputs, strict=True)}
-        for root in self._functional.roots:
-            memory.setdefault(root, _empty(root.region))
+        memory = self._memory(dict(zip(self._roots, inputs, strict=True)))
         given = {known: _given(known, memory) for known in self._capture.inputs}
         args, kwargs = self._arguments(given)
         with self._put(given):
@@ -90,7 +108,22 @@ class Base(Fixed):
                 if isinstance(r, TensorResult)
             }
             tensors.update((variable, rebinding.table[rebinding.key]) for variable, rebinding in self._rebound)
-        return tuple(self._output(output, memory, tensors) for output in self._functional.outputs)
+        return tuple(self._output(output, memory, tensors) for output in self.functional.outputs)
+
+    def _memory(self, given: dict[Root, torch.Tensor]) -> dict[Root, torch.Tensor]:
+        """What stands for the parts in one run: where the function writes, copies that share what the parts share."""
+        memory: dict[Root, torch.Tensor] = {}
+        for parts in self._parts:
+            if parts.joined:
+                whole, region = _empty(parts.root.region), parts.root.region
+                for part in parts.parts:
+                    _view(whole, region, part.region).copy_(given[part])
+                memory.update((part, _view(whole, region, part.region)) for part in parts.parts)
+                continue
+            for part in parts.parts:
+                x = given.get(part)
+                memory[part] = _empty(part.region) if x is None else _copy(x) if part.written else x
+        return memory
 
     def _arguments(self, given: dict[Input, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         leaves = list(self._capture.flat.leaves)
@@ -188,6 +221,18 @@ def _is_transparent(capture: Capture) -> bool:
         and (call.op is not aten.detach.default or call.outputs[0].variable not in read)
         for call in capture.recording
     )
+
+
+def _current(known: Input, leaves: Sequence[Any], original: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """The tensor that ``known`` is now."""
+    source = known.sources[0]
+    if isinstance(source, Leaf):
+        tensor: torch.Tensor = leaves[source.index]
+        return tensor
+    read = _reader(source)
+    assert read is not None  # it is no argument
+    now = read()
+    return original(now) if isinstance(now, torch.Tensor) else original(known.tensor)
 
 
 def _reader(source: Source) -> Callable[[], Any] | None:

@@ -39,6 +39,7 @@ from purefx.transforms.base import Base
 from purefx.transforms.graphs import Engine, opaque_runs
 from purefx.transforms.levels import Examples, batch_levels
 from purefx.transforms.node import call
+from purefx.transforms.parts import last_write
 from purefx.transforms.views import Views, check_own, infer_foreign, laid_out
 
 CACHE_SIZE = 16
@@ -79,8 +80,7 @@ class Composer:
             if chosen is None:
                 with ONE_AT_A_TIME, self._in_place(examples, leaves):
                     chosen = self._known(seen, structure) or self._specialised(seen, structure, args, kwargs)
-        if chosen.base.is_writing:
-            examples.check_apart()
+        chosen.base.check(leaves, examples.original)
         return chosen.wrapper.run(leaves)
 
     def _known(self, leaves: Sequence[Any], structure: Any) -> Specialisation | None:
@@ -94,7 +94,7 @@ class Composer:
         replay = infer_replay(captured)
         functional = functionalize(captured, replay)
         base = Base(self.engine, name_of(self.function), captured, replay, functional, opaque=opaque_runs() > before)
-        scope = Views(captured, replay, _without_views(functional))
+        scope = Views(captured, replay, _without_views(base.functional))
         wrapper = compile_wrapper(scope, _body(scope), {"graph": lambda *inputs: call(base, base.kept(inputs))})
         made = Specialisation(structure, wrapper, base)
         self.specialisations.appendleft(made)
@@ -158,11 +158,12 @@ def _write_back(scope: Scope) -> list[str]:
         if chain is None:
             raise TransformRefused(
                 f"a write to {_names(output)} under a transform, to elements that no view shows",
-                where=_line(scope, output),
+                where=last_write(scope.capture.recording, output.region.storage),
                 remedy="write to a clone, and return it",
             )
         target, value = chained(scope, scope.roots[output.root], chain), scope.outputs[output]
-        line = scope.speller.name("line", _line(scope, output))
+        where = last_write(scope.capture.recording, output.region.storage)
+        line = scope.speller.name("line", where)
         checks.append(f"{check}({scope.roots[output.root]}, {value}, {_names(output)!r}, {line})")
         writes.append(f"{target}.copy_({value})")
     return [*checks, *writes]
@@ -170,13 +171,6 @@ def _write_back(scope: Scope) -> list[str]:
 
 def _names(output: WrittenOutput) -> str:
     return " and ".join(member.name for member in output.root.members)
-
-
-def _line(scope: Scope, output: WrittenOutput) -> SourceLine | None:
-    """Where the program last wrote to the memory of ``output``."""
-    storage = output.root.region.storage
-    calls = [c for c in scope.capture.recording if any(o.region.storage is storage for o in c.written)]
-    return calls[-1].where if calls else None
 
 
 def check_batch(target: torch.Tensor, value: torch.Tensor, name: str, where: SourceLine | None) -> None:
