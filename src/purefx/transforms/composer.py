@@ -21,6 +21,7 @@ from purefx._torch import is_plain, outside_transforms, pytree, without_modes
 from purefx.analysis.replay import infer_replay
 from purefx.capture.arguments import Source
 from purefx.capture.captured import name_of, without_effects
+from purefx.capture.fakes import has_symbols
 from purefx.capture.owners import find_owners
 from purefx.capture.session import ONE_AT_A_TIME, capture
 from purefx.capture.stand_ins import fake_owners, fake_variables
@@ -87,6 +88,12 @@ class Composer:
         return next((s for s in self.specialisations if s.fits(structure, leaves)), None)
 
     def _specialised(self, leaves: list[Any], structure: Any, args: Any, kwargs: Any) -> Specialisation:
+        if any(map(has_symbols, leaves)):
+            raise TransformRefused(
+                "a transform of a compiled function whose arguments have symbols for their sizes",
+                where=None,
+                remedy="compile the transform of the function, or trace it with the sizes of the arguments",
+            )
         args, kwargs = pytree.tree_unflatten(leaves, pytree.tree_structure((args, kwargs)))
         before = opaque_runs()
         captured = capture(self.function, args, kwargs, known=find_number)
