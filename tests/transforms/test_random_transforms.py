@@ -20,3 +20,8 @@ def test_transforms_of_purefx_are_right(start: int) -> None:
 @pytest.mark.parametrize("start", range(60, 80, CHUNK))
 def test_transforms_of_torch_are_right_around_what_purefx_makes(start: int, system: str) -> None:
     assert_right((nest for _, nest in seeded_nests(range(start, start + CHUNK))), system)
+
+
+@pytest.mark.parametrize("start", range(0, 30, CHUNK))
+def test_a6_derivatives_of_functions_that_reach_their_arguments_by_themselves(start: int) -> None:
+    assert_right((nest.beside() for _, nest in seeded_nests(range(start, start + CHUNK))), refusals=1)

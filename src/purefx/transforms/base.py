@@ -27,7 +27,7 @@ from purefx.capture.recording import Region, Variable, geometry_of
 from purefx.capture.stand_ins import fake_owners
 from purefx.errors import TransformRefused
 from purefx.functional.on_copies import OnCopies
-from purefx.functional.regions import chain_between
+from purefx.functional.regions import chain_between, once
 from purefx.functional.roots import Root
 from purefx.functional.signature import BaseOutput, Functional, NumberOutput, ResultOutput, RootInput, WrittenOutput
 from purefx.operators import apply_chain, aten
@@ -176,7 +176,8 @@ class Base(Fixed):
                 return base
         made = _empty(wanted).zero_()
         for result in views:
-            _view(made, wanted, result.region).copy_(tensors[result.variable])
+            region = result.region.at(once(result.region.geometry))
+            _view(made, wanted, region).copy_(_first(tensors[result.variable], region.geometry.sizes))
         return made
 
 
@@ -284,6 +285,13 @@ def _given(known: Input, memory: dict[Root, torch.Tensor]) -> torch.Tensor:
         if known in root.members:
             return _view(tensor.view_as(tensor), root.region, known.before)
     return _empty(known.before)
+
+
+def _first(x: torch.Tensor, sizes: Sequence[Any]) -> torch.Tensor:
+    """The first elements of ``x``, as many as ``sizes`` says."""
+    for dim, size in enumerate(sizes):
+        x = x.narrow(dim, 0, size)
+    return x
 
 
 def _view(base: torch.Tensor, shown: Region, wanted: Region) -> torch.Tensor:
