@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import purefx.report.check as checking
-from purefx._torch import is_batching, is_transforming, pytree, untraced
+from purefx._torch import is_batching, is_transforming, pytree, untraced, without_modes
 from purefx.autodiff.derived import Gradient
 from purefx.autodiff.partition import Partition, check_partition
 from purefx.capture.captured import name_of
@@ -56,8 +56,9 @@ def functionalize(function: Callable[P, R]) -> Callable[P, R]:
         if is_transforming():
             composed: R = Composer(function, engine_of(None))(args, kwargs)
             return composed
-        stages = run_stages(function, args, kwargs, dynamic=False)
-        wrapper = build(stages, graph_module(stages).forward, GradientProgram, engine_of(None))
+        with without_modes():  # a tracer sees the symbols of its own tensors alone
+            stages = run_stages(function, args, kwargs, dynamic=False)
+            wrapper = build(stages, graph_module(stages).forward, GradientProgram, engine_of(None))
         result: R = wrapper.run(pytree.tree_leaves((args, kwargs)))
         return result
 
@@ -164,7 +165,9 @@ class Compiled:
             log.info(
                 "%s: capture %d, as %s", name_of(self.function), self._captures + 1, self._misfit(leaves, structure)
             )
-        return self._captured(args, kwargs, structure).run(leaves)
+        with without_modes():  # a tracer sees the symbols of its own tensors alone
+            wrapper = self._captured(args, kwargs, structure)
+        return wrapper.run(leaves)
 
     def _misfit(self, leaves: Any, structure: Any) -> str:
         """Why the newest specialisation does not fit a call."""

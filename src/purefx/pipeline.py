@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from purefx._torch import without_modes
+from purefx._torch import pytree, without_modes
 from purefx.analysis.gradients import check_gradients
 from purefx.analysis.replay import Replay, infer_replay
 from purefx.autodiff.backward import Pattern
@@ -21,6 +21,7 @@ from purefx.autodiff.joint import Joint, derive, functionalize_jointly
 from purefx.autodiff.levels import Level
 from purefx.autodiff.partition import Partition
 from purefx.capture.captured import Capture, name_of, without_effects
+from purefx.capture.fakes import has_symbols
 from purefx.capture.session import ONE_AT_A_TIME, capture
 from purefx.compilers import Backend, Compilers
 from purefx.errors import BackendFailed, GradientsRefused, UnsupportedOperator
@@ -83,10 +84,12 @@ def run_stages(
 ) -> Stages:
     """Capture a call of ``function`` and make its functional graph; the arguments are only read.
 
+    Sizes that are symbols of a tracer stay symbols, though it is not ``dynamic``.
     ``partition`` decides what is kept for the backward.  Without ``effects`` what the program writes and keeps is left
     out: raises GradientsRefused if it matters.
     """
     try:
+        dynamic = dynamic or any(map(has_symbols, pytree.tree_leaves((args, kwargs))))
         with ONE_AT_A_TIME, _no_collections():
             captured = capture(function, args, kwargs, dynamic=dynamic, known=find_number)
             captured = captured if effects else without_effects(captured)

@@ -42,10 +42,13 @@ def main() -> int:
     parser.add_argument("--theme", choices=tuple(THEMES), help="what programs are about besides views and writes")
     parser.add_argument("--show", type=int, default=5, help="how many of each kind are made small and printed")
     parser.add_argument("--only-wrong", action="store_true", help="show none that raise")
+    parser.add_argument("--beside", action="store_true", help="functions reach the arguments by themselves, too")
     options = parser.parse_args()
     torch.set_num_threads(1)
     console = Console()
     nests = seeded_nests(range(options.seed, options.seed + options.count), THEMES.get(options.theme))
+    if options.beside:
+        nests = ((seed, nest.beside()) for seed, nest in nests)
     shown = track(nests, total=options.count, description=options.system, console=console)
     verdicts = [(seed, nest, judge(nest, options.system)) for seed, nest in shown]
     kinds = (Wrong,) if options.only_wrong else (Wrong, Stopped)

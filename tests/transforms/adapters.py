@@ -38,6 +38,36 @@ def gradient_and_value(func: Any, f: Function, argnums: Any) -> Function:
     return flat(func.grad_and_value(total(f), argnums))
 
 
+def beside(f: Function, args: tuple[Any, ...]) -> Function:
+    """``f`` times a number made of ``args``, which it reaches by itself: the very tensors that it is called with."""
+
+    def scaled(*given: Tensor) -> tuple[Tensor, ...]:
+        scale = sum(arg.cos().sum() for arg in args)
+        return tuple(leaf * scale for leaf in leaves(f(*given)))
+
+    return scaled
+
+
+def gradient_beside(func: Any, f: Function, argnums: Any) -> Function:
+    return lambda *args: leaves(func.grad(total(beside(f, args)), argnums)(*args))
+
+
+def pulled_beside(func: Any, f: Function) -> Function:
+    def transformed(*args: Tensor) -> tuple[Tensor, ...]:
+        results, pull = func.vjp(beside(f, args), *args)
+        return (*results, *pull(tuple(result.cos() for result in results)))
+
+    return transformed
+
+
+def pushed_beside(func: Any, f: Function) -> Function:
+    def transformed(*args: Tensor) -> tuple[Tensor, ...]:
+        results, tangents = func.jvp(beside(f, args), args, tuple(arg.cos() for arg in args))
+        return (*results, *tangents)
+
+    return transformed
+
+
 def pulled(func: Any, f: Function) -> Function:
     def transformed(*args: Tensor) -> tuple[Tensor, ...]:
         results, pull = func.vjp(flat(f), *args)
@@ -87,4 +117,8 @@ ADAPTERS: tuple[Function, ...] = (
     jacobian_reverse,
     jacobian_forward,
     second_derivative,
+    beside,
+    gradient_beside,
+    pulled_beside,
+    pushed_beside,
 )

@@ -34,7 +34,7 @@ class Nest:
 
     def source(self) -> str:
         """The program, the adapters that it needs, and ``transformed``, which nests the transforms of a library."""
-        words = set(re.findall(r"\w+", " ".join(self.transforms))) | {"leaves", "flat", "total"}
+        words = set(re.findall(r"\w+", " ".join(self.transforms))) | {"leaves", "flat", "total", "beside"}
         adapters = [inspect.getsource(adapter) for adapter in ADAPTERS if adapter.__name__ in words]
         lines = ["def transformed(func, f):", *(f"    f = {text}" for text in self.transforms), "    return f", ""]
         parts = ["from __future__ import annotations\n", self.program.source(), *adapters, "\n".join(lines), MAIN]
@@ -63,6 +63,13 @@ class Nest:
     def make_inputs(self) -> tuple[Tensor, ...]:
         """Fresh inputs, equal each time."""
         return cast(tuple[Tensor, ...], cast(Function, self._namespace["make_inputs"])())
+
+    def beside(self) -> Nest:
+        """The nest whose derivatives are those of functions that reach the arguments by themselves, too."""
+        return replace(
+            self,
+            transforms=tuple(re.sub(r"^(gradient|pulled|pushed)\(", r"\1_beside(", text) for text in self.transforms),
+        )
 
     def smaller(self) -> Iterator[Nest]:
         """Nests that say less: one transform less, or a smaller program; many of them do not run."""

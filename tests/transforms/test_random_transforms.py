@@ -26,3 +26,8 @@ def test_transforms_of_torch_are_right_around_what_purefx_makes(start: int, syst
 @pytest.mark.parametrize("theme", THEMES)
 def test_transforms_are_right_about_what_is_told_and_drawn(theme: str, system: str) -> None:
     assert_right((nest for _, nest in seeded_nests(range(20), THEMES[theme])), system)
+
+
+@pytest.mark.parametrize("start", range(0, 30, CHUNK))
+def test_a6_derivatives_of_functions_that_reach_their_arguments_by_themselves(start: int) -> None:
+    assert_right((nest.beside() for _, nest in seeded_nests(range(start, start + CHUNK))), refusals=1)

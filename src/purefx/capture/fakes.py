@@ -30,7 +30,8 @@ from purefx._torch import (
 from purefx.capture.edges import give_history, has_lost_history, is_bare_view, is_begun, is_leaf, is_view_without_grad
 from purefx.capture.recording import Region, geometry_of
 from purefx.errors import GradientsRefused
-from purefx.layout import Geometry, Int, reify_dtype
+from purefx.layout import Geometry, Int, identity, is_symbolic, reify_dtype
+from purefx.layout.symbols import hint
 from purefx.operators import apply_chain, aten
 
 Ints = tuple[Int, ...]
@@ -152,15 +153,32 @@ class FakeFactory:
             dynamic_sizes=[DimDynamic.DYNAMIC] * tensor.dim(), constraint_sizes=[None] * tensor.dim()
         )
         sizes, strides, offset = self.env.create_symbolic_sizes_strides_storage_offset(
-            tensor, ConstantSource(name), symbolic_context=context
+            _at_hints(tensor), ConstantSource(name), symbolic_context=context
         )
         return self._unified(tensor, Geometry(cast(Ints, sizes), cast(Ints, strides), cast(Int, offset)))
 
     def _unified(self, tensor: torch.Tensor, geometry: Geometry) -> Geometry:
         """Tensors of one shape that share memory have one set of symbols: of unrelated ones nothing can be told."""
-        key = (storage_key(tensor), tuple(tensor.shape), tensor.stride())
+        key = (storage_key(tensor), *(tuple(map(identity, row)) for row in (tensor.shape, tensor.stride())))
         first = self._shapes.setdefault(key, geometry)
         return Geometry(first.sizes, first.strides, geometry.offset)
+
+
+def _at_hints(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor``, or one of its geometry at the sizes that the symbols of another capture stand for."""
+    if not has_symbols(tensor):
+        return tensor
+    geometry = geometry_of(tensor)
+    rows = (geometry.sizes, geometry.strides, (geometry.offset,))
+    sizes, strides, (offset,) = ([hint(number) or 0 for number in row] for row in rows)
+    return torch.empty(0, dtype=tensor.dtype, device="meta").as_strided(sizes, strides, offset)
+
+
+def has_symbols(x: Any) -> bool:
+    """Whether ``x`` is a tensor with sizes that are symbols of another capture."""
+    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
+        return False
+    return any(map(is_symbolic, (*x.shape, *x.stride())))
 
 
 def view_like(base: torch.Tensor, tensor: torch.Tensor, geometry: Geometry | None = None) -> torch.Tensor:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -23,20 +23,22 @@ from purefx.analysis.replay import Fresh, Replay
 from purefx.capture.arguments import GradientOf, Held, Leaf, Source, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.edges import take_off_hooks
+from purefx.capture.fakes import fake_like
 from purefx.capture.owners import find_owners
 from purefx.capture.recording import Region, Variable, geometry_of
 from purefx.capture.stand_ins import fake_owners
 from purefx.errors import TransformRefused
 from purefx.functional.on_copies import OnCopies
-from purefx.functional.regions import chain_between
+from purefx.functional.regions import chain_between, once
 from purefx.functional.roots import Root
 from purefx.functional.signature import BaseOutput, Functional, NumberOutput, ResultOutput, RootInput, WrittenOutput
 from purefx.operators import apply_chain
 from purefx.transforms.draws import Computed, Filled, infer_draws, with_draws
 from purefx.transforms.gradients import Teller
-from purefx.transforms.graphs import Engine, Graph, Tensors, without_overlap
+from purefx.transforms.graphs import Engine, Graph, Tensors, capture_values, without_overlap
 from purefx.transforms.levels import NO_GRADIENT, gradient_levels
 from purefx.transforms.node import call
+from purefx.transforms.parts import in_parts, infer_parts
 from purefx.transforms.programs import Fixed, Program
 
 
@@ -47,33 +49,56 @@ class Base(Fixed):
         self, engine: Engine, name: str, capture: Capture, replay: Replay, functional: Functional, teller: Teller
     ) -> None:
         self._capture = capture
-        self._functional = functional
-        self._roots = [_root(given) for given in functional.inputs]
-        regions = [_region(output) for output in functional.outputs]
+        self._parts = infer_parts(functional, capture.recording)
+        self.functional = in_parts(functional, self._parts)
+        self._roots = [_root(given) for given in self.functional.inputs]
+        regions = [_region(output) for output in self.functional.outputs]
         inexact = [region.dtype.is_floating_point or region.dtype.is_complex for region in regions]
         arity = len(self._roots)
-        graph = Graph(capture, functional, tuple(range(arity)), tuple(range(len(inexact))))
-        draws = infer_draws(graph, arity)
-        apart = int(teller is Teller.PYTHON)
-        super().__init__(engine, name, arity + draws.count + apart, arity, inexact, with_draws(graph, draws))
-        self.draws = draws
-        self._drawing = [self._operands(draw) for draw in draws.each]
         sources = [source for known in capture.inputs for source in known.sources]
         self._readers = [read for source in sources if (read := _reader(source)) is not None]
         self._owners = find_owners(capture.function, capture.flat.leaves)
         copying = any(isinstance(node.target, OnCopies) for node in functional.graph.nodes)
-        self.teller = max(teller, Teller.PROGRAM) if copying or draws.dependent else teller
-        self._apart = bool(apart)
         self._rebound = [
             (how.variable, rebinding)
             for how, rebinding in zip(replay.rebound, capture.rebindings, strict=True)
             if isinstance(how, Fresh)
         ]
+        graph = self._graph_of(functional)
+        draws = infer_draws(graph, arity)
+        self._apart = teller is Teller.PYTHON
+        super().__init__(engine, name, arity + draws.count + self._apart, arity, inexact, with_draws(graph, draws))
+        self.draws = draws
+        self.teller = max(teller, Teller.PROGRAM) if copying or draws.dependent else teller
+        self._drawing = [self._operands(draw) for draw in draws.each]
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether the function writes to what it is given."""
-        return any(isinstance(output, WrittenOutput) for output in self._functional.outputs)
+    def _graph_of(self, functional: Functional) -> Graph:
+        """The graph as a function of the parts."""
+        if any(parts.joined for parts in self._parts):
+            return capture_values(self.function, list(map(self._example, self._roots)))
+        first = {
+            parts.root: self._roots.index(parts.parts[0]) for parts in self._parts if parts.parts[0] in self._roots
+        }
+        takes = tuple(first[_root(given)] for given in functional.inputs)
+        return Graph(self._capture, functional, takes, tuple(range(len(functional.outputs))))
+
+    def _example(self, root: Root) -> torch.Tensor:
+        """A fake like ``root``, which requires grad if a tensor of it does."""
+        fake = fake_like(root.region, self._capture.fake_mode)
+        return fake.requires_grad_(any(member.fake.requires_grad for member in root.members))
+
+    def check(self, leaves: Sequence[Any], original: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Raise TransformRefused where the function writes memory that ``leaves`` and what it reaches must not share.
+
+        ``original`` gives the tensor that has an example.
+        """
+        if self._is_shared:
+            for parts in self._parts:
+                parts.check(lambda known: _current(known, leaves, original), self._capture.inputs)
+
+    @cached_property
+    def _is_shared(self) -> bool:
+        return any(p.root.written or (len(p.root.members) > 1 and len(p.parts) == 1) for p in self._parts)
 
     def reached(self) -> Iterator[torch.Tensor]:
         """The tensors that the function would find by itself now."""
@@ -113,10 +138,7 @@ class Base(Fixed):
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """The function on views of ``inputs``, or of copies where it writes; what it draws is none of them to it."""
-        own = inputs[: self.given]
-        memory = {root: _copy(x) if root.written else x for root, x in zip(self._roots, own, strict=True)}
-        for root in self._functional.roots:
-            memory.setdefault(root, _empty(root.region))
+        memory = self._memory(dict(zip(self._roots, inputs, strict=False)))
         given = {known: _given(known, memory) for known in self._capture.inputs}
         args, kwargs = self._arguments(given)
         with self._put(given):
@@ -129,7 +151,22 @@ class Base(Fixed):
                 if isinstance(r, TensorResult)
             }
             tensors.update((variable, rebinding.table[rebinding.key]) for variable, rebinding in self._rebound)
-        return tuple(self._output(output, memory, tensors) for output in self._functional.outputs)
+        return tuple(self._output(output, memory, tensors) for output in self.functional.outputs)
+
+    def _memory(self, given: dict[Root, torch.Tensor]) -> dict[Root, torch.Tensor]:
+        """What stands for the parts in one run: where the function writes, copies that share what the parts share."""
+        memory: dict[Root, torch.Tensor] = {}
+        for parts in self._parts:
+            if parts.joined:
+                whole, region = _empty(parts.root.region), parts.root.region
+                for part in parts.parts:
+                    _view(whole, region, part.region).copy_(given[part])
+                memory.update((part, _view(whole, region, part.region)) for part in parts.parts)
+                continue
+            for part in parts.parts:
+                x = given.get(part)
+                memory[part] = _empty(part.region) if x is None else _copy(x) if part.written else x
+        return memory
 
     def _arguments(self, given: dict[Input, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         leaves = list(self._capture.flat.leaves)
@@ -182,7 +219,8 @@ class Base(Fixed):
                 return base
         made = _empty(wanted).zero_()
         for result in views:
-            _view(made, wanted, result.region).copy_(tensors[result.variable])
+            region = result.region.at(once(result.region.geometry))
+            _view(made, wanted, region).copy_(_first(tensors[result.variable], region.geometry.sizes))
         return made
 
 
@@ -212,6 +250,18 @@ class _Kept(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor) -> Any:
         """Copies of all examples at once."""
         return _Kept.apply(x), in_dims[0]  # type: ignore[no-untyped-call]  # PyTorch gives it no types
+
+
+def _current(known: Input, leaves: Sequence[Any], original: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """The tensor that ``known`` is now."""
+    source = known.sources[0]
+    if isinstance(source, Leaf):
+        tensor: torch.Tensor = leaves[source.index]
+        return tensor
+    read = _reader(source)
+    assert read is not None  # it is no argument
+    now = read()
+    return original(now) if isinstance(now, torch.Tensor) else original(known.tensor)
 
 
 def _reader(source: Source) -> Callable[[], Any] | None:
@@ -263,6 +313,13 @@ def _given(known: Input, memory: dict[Root, torch.Tensor]) -> torch.Tensor:
         if known in root.members:
             return _view(tensor.view_as(tensor), root.region, known.before)
     return _empty(known.before)
+
+
+def _first(x: torch.Tensor, sizes: Sequence[Any]) -> torch.Tensor:
+    """The first elements of ``x``, as many as ``sizes`` says."""
+    for dim, size in enumerate(sizes):
+        x = x.narrow(dim, 0, size)
+    return x
 
 
 def _view(base: torch.Tensor, shown: Region, wanted: Region) -> torch.Tensor:

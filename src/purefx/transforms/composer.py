@@ -21,6 +21,7 @@ from purefx._torch import is_plain, outside_transforms, pytree, without_modes
 from purefx.analysis.replay import infer_replay
 from purefx.capture.arguments import Source
 from purefx.capture.captured import name_of, without_effects
+from purefx.capture.fakes import has_symbols
 from purefx.capture.owners import find_owners
 from purefx.capture.session import ONE_AT_A_TIME, capture
 from purefx.capture.stand_ins import fake_owners, fake_variables
@@ -39,6 +40,7 @@ from purefx.transforms.base import Base
 from purefx.transforms.gradients import Steering, infer_teller, told_within, with_own_history
 from purefx.transforms.graphs import Engine
 from purefx.transforms.levels import Examples, batch_levels
+from purefx.transforms.parts import last_write
 from purefx.transforms.views import Views, check_own, infer_foreign, laid_out
 
 CACHE_SIZE = 16
@@ -79,14 +81,19 @@ class Composer:
             if chosen is None:
                 with ONE_AT_A_TIME, self._in_place(examples, leaves):
                     chosen = self._known(seen, structure) or self._specialised(seen, structure, args, kwargs)
-        if chosen.base.is_writing:
-            examples.check_apart()
+        chosen.base.check(leaves, examples.original)
         return chosen.wrapper.run(leaves)
 
     def _known(self, leaves: Sequence[Any], structure: Any) -> Specialisation | None:
         return next((s for s in self.specialisations if s.fits(structure, leaves)), None)
 
     def _specialised(self, leaves: list[Any], structure: Any, args: Any, kwargs: Any) -> Specialisation:
+        if any(map(has_symbols, leaves)):
+            raise TransformRefused(
+                "a transform of a compiled function whose arguments have symbols for their sizes",
+                where=None,
+                remedy="compile the transform of the function, or trace it with the sizes of the arguments",
+            )
         args, kwargs = pytree.tree_unflatten(leaves, pytree.tree_structure((args, kwargs)))
         with Steering() as steering, told_within() as told:
             captured = capture(self.function, args, kwargs, known=find_number)
@@ -96,7 +103,7 @@ class Composer:
         replay = with_own_history(captured, infer_replay(captured))
         functional = functionalize(captured, replay)
         base = Base(self.engine, name_of(self.function), captured, replay, functional, teller)
-        scope = Views(captured, replay, _without_views(functional))
+        scope = Views(captured, replay, _without_views(base.functional))
         wrapper = compile_wrapper(scope, _body(scope), {"graph": base.call})
         made = Specialisation(structure, wrapper, base)
         self.specialisations.appendleft(made)
@@ -179,11 +186,12 @@ def _write_back(scope: Scope) -> list[str]:
         if chain is None:
             raise TransformRefused(
                 f"a write to {_names(output)} under a transform, to elements that no view shows",
-                where=_line(scope, output),
+                where=last_write(scope.capture.recording, output.region.storage),
                 remedy="write to a clone, and return it",
             )
         target, value = chained(scope, scope.roots[output.root], chain), scope.outputs[output]
-        line = scope.speller.name("line", _line(scope, output))
+        where = last_write(scope.capture.recording, output.region.storage)
+        line = scope.speller.name("line", where)
         checks.append(f"{check}({scope.roots[output.root]}, {value}, {_names(output)!r}, {line})")
         writes.append(f"{target}.copy_({value})")
     return [*checks, *writes]
@@ -191,13 +199,6 @@ def _write_back(scope: Scope) -> list[str]:
 
 def _names(output: WrittenOutput) -> str:
     return " and ".join(member.name for member in output.root.members)
-
-
-def _line(scope: Scope, output: WrittenOutput) -> SourceLine | None:
-    """Where the program last wrote to the memory of ``output``."""
-    storage = output.root.region.storage
-    calls = [c for c in scope.capture.recording if any(o.region.storage is storage for o in c.written)]
-    return calls[-1].where if calls else None
 
 
 def check_batch(target: torch.Tensor, value: torch.Tensor, name: str, where: SourceLine | None) -> None:

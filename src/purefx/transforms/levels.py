@@ -8,7 +8,6 @@ An example has the geometry, the dtype and the sharing of memory that a Python l
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 
 import torch
 
@@ -17,7 +16,6 @@ from purefx.capture.edges import give_history
 from purefx.capture.fakes import FakeFactory
 from purefx.capture.recording import geometry_of
 from purefx.capture.session import is_capturing
-from purefx.errors import TransformRefused
 from purefx.layout import Geometry, has_internal_overlap, overlaps
 
 
@@ -60,6 +58,27 @@ def gradient_levels(tensors: Sequence[torch.Tensor]) -> list[int]:
     return [gradient_level(x) if enabled else NO_GRADIENT for x in tensors]
 
 
+def lineage(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Of each transform that differentiates, and of autograd: the tensor that ``tensor`` is a view of there, or itself.
+
+    A write to one of two tensors becomes a part of the history of the other where the two have the same.
+    """
+    layers = [tensor, *(held for held, _, _ in wrappings(tensor))]
+    own = [layer for layer in layers if not is_batch(layer)]
+    return [x if x.is_inference() or x._base is None else x._base for x in own]
+
+
+def is_differentiated(tensor: torch.Tensor) -> bool:
+    """Whether a transform that differentiates, or autograd, has its hands on ``tensor``."""
+    last = bottom(tensor)
+    return last.requires_grad or not is_plain(last) or any(dim is None for _, dim, _ in wrappings(tensor))
+
+
+def is_batch(tensor: torch.Tensor) -> bool:
+    """Whether the outermost wrapper of ``tensor`` is one of vmap."""
+    return is_functorch_wrapped(tensor) and unwrap(tensor)[1] is not None
+
+
 def repeats_elements(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` shows an element in several places: a graph that takes it reads each element once."""
     return has_internal_overlap(geometry_of(bottom(tensor)))
@@ -96,18 +115,14 @@ class Examples:
                 give_history(example)
             return example
 
-    def check_apart(self) -> None:
-        """Raise TransformRefused where an example of one tensor may be part of another example of another."""
-        batched = [tensor for tensor, example in self._known.values() if tensor is not example and batch_levels(tensor)]
-        for a, b in combinations(batched, 2):
-            if storage_key(bottom(a)) == storage_key(bottom(b)) and not _correspond(a, b):
-                raise TransformRefused(
-                    "two tensors share memory, and an example of one overlaps another example of the other"
-                    f" (batched memory of size {list(bottom(a).shape)} and strides {list(bottom(a).stride())};"
-                    f" of size {list(bottom(b).shape)} and strides {list(bottom(b).stride())})",
-                    where=None,
-                    remedy="pass a clone of one of them",
-                )
+    def original(self, example: torch.Tensor) -> torch.Tensor:
+        """The tensor that has ``example``."""
+        return next((tensor for tensor, made in self._known.values() if made is example), example)
+
+
+def are_apart(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether no example of ``a`` shares an element with an example of ``b`` of another number."""
+    return storage_key(bottom(a)) != storage_key(bottom(b)) or _correspond(a, b)
 
 
 def _example(tensor: torch.Tensor) -> torch.Tensor:
@@ -142,8 +157,9 @@ def _batch(tensor: torch.Tensor) -> Batch:
 
 
 def _correspond(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether no example of ``a`` shares an element with an example of ``b`` of another number."""
     batch = _batch(a)
+    if a is b and any(size > 1 and not stride for size, stride in batch.values()):
+        return True  # no write to it is possible, and PyTorch says so
     if batch != _batch(b):
         return not _overlap(a, geometry_of(bottom(a)), b, geometry_of(bottom(b)))
     return not any(
