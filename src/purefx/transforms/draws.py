@@ -25,9 +25,10 @@ from purefx.functional.on_copies import OnCopies
 from purefx.functional.signature import FunctionalGraph, ResidualInput
 from purefx.functional.verify import returned
 from purefx.layout import Geometry
-from purefx.operators import aten, facts
+from purefx.operators import aten, facts, missing_defaults
 from purefx.transforms.batching import FILLS
 from purefx.transforms.graphs import Graph, Tensors, extract, moved
+from purefx.transforms.levels import batch_levels
 
 _STEADY = frozenset({aten._scaled_dot_product_flash_attention_for_cpu.default})
 """Operators that are tagged as random, and draw nothing."""
@@ -74,12 +75,19 @@ class Filled:
     kwargs: dict[str, Any]
 
     def draw(self) -> Tensors:
-        """The numbers: of each example where a vmap asks for different ones, as it gives no elements a batch too."""
-        order = sorted(range(self.like.rank), key=lambda dim: -self.like.strides[dim])
+        """The numbers: of each example where a vmap asks for different ones, as it gives no elements a batch too.
+
+        Some operators draw others for memory with gaps, as the program's may be.
+        """
+        sizes, strides = self.like.sizes, self.like.strides
+        options = {"dtype": self.dtype, "device": self.device}
         batch = aten.rand.default([0])
-        new = batch.new_empty([self.like.sizes[dim] for dim in order], dtype=self.dtype, device=self.device)
+        if not batch_levels(batch):
+            return (self.op(batch.new_empty_strided(sizes, strides, **options), *self.args, **self.kwargs),)
+        order = sorted(range(len(sizes)), key=lambda dim: -strides[dim])
+        new = batch.new_empty([sizes[dim] for dim in order], **options)
         drawn: torch.Tensor = self.op(new, *self.args, **self.kwargs)
-        return (drawn.permute(sorted(range(self.like.rank), key=order.__getitem__)),)
+        return (drawn.permute(sorted(range(len(sizes)), key=order.__getitem__)),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,7 +186,8 @@ def _draw(graph: Graph, node: fx.Node, given: Graph, image: dict[fx.Node, fx.Nod
     """How the numbers of ``node`` are drawn; ``given`` is ``graph`` with inputs in the place of what it draws."""
     target: Any = node.target
     if isinstance(target, OnCopies) and target.op in _FILLING and len(node.all_input_nodes) == 1:
-        return _filled(graph, node, _FILLING[target.op], (target.args[1:], target.kwargs))
+        op, args, kwargs = _FILLING[target.op], target.args, target.kwargs
+        return _filled(graph, node, op, ((*args[1:], *missing_defaults(target.op, op, args, kwargs)), kwargs))
     if target in _FILLING and len(node.all_input_nodes) == 1:
         return _filled(graph, node, _FILLING[target], (node.args[1:], node.kwargs))
     if target in _LIKE and len(node.all_input_nodes) == 1:

@@ -89,6 +89,7 @@ class Examples:
 
     Those of a call inside a capture are fakes of their own: the capture must find none of its tensors kept.  An example
     requires grad, as no leaf, where a transform asks for gradients by its tensor: so it would in a loop.
+    Inside a capture that is so for autograd's own gradients alone; those of the transforms are told by their wrappers.
     """
 
     def __init__(self) -> None:
@@ -111,7 +112,8 @@ class Examples:
                 return tensor
             else:
                 example = _example(tensor).detach()
-            if gradient_level(tensor) != NO_GRADIENT:
+            level = gradient_level(tensor)
+            if level == 0 or (self._fakes is None and level != NO_GRADIENT):
                 give_history(example)
             return example
 
