@@ -43,7 +43,7 @@ _LIKE = frozenset(
 )
 """Operators that read the sizes of their first operand, and no element."""
 
-_FILLING = {**FILLS, **{op: op for op in FILLS.values()}, aten.bernoulli_.float: aten.bernoulli.p}
+_FILLING: dict[Any, Any] = {**FILLS, **{op: op for op in FILLS.values()}, aten.bernoulli_.float: aten.bernoulli.p}
 """Operators that fill a tensor with numbers, or make one of them, and those that vmap has a rule for."""
 
 _RULED = frozenset(
@@ -186,8 +186,9 @@ def _draw(graph: Graph, node: fx.Node, given: Graph, image: dict[fx.Node, fx.Nod
     """How the numbers of ``node`` are drawn; ``given`` is ``graph`` with inputs in the place of what it draws."""
     target: Any = node.target
     if isinstance(target, OnCopies) and target.op in _FILLING and len(node.all_input_nodes) == 1:
-        op, args, kwargs = _FILLING[target.op], target.args, target.kwargs
-        return _filled(graph, node, op, ((*args[1:], *missing_defaults(target.op, op, args, kwargs)), kwargs))
+        drawing: Any = target.op
+        op, args, kwargs = _FILLING[drawing], target.args, target.kwargs
+        return _filled(graph, node, op, ((*args[1:], *missing_defaults(drawing, op, args, kwargs)), kwargs))
     if target in _FILLING and len(node.all_input_nodes) == 1:
         return _filled(graph, node, _FILLING[target], (node.args[1:], node.kwargs))
     if target in _LIKE and len(node.all_input_nodes) == 1:
