@@ -104,6 +104,19 @@ def test_a_program_cannot_be_told_from_eager(name: str, below: str) -> None:
     assert_same_as_eager(program.function, program.make, system=through(BACKENDS[below]))
 
 
+@pytest.mark.parametrize("below", BACKENDS)
+def test_a_batch_of_gradients_is_taken_in_what_dynamo_runs(below: str) -> None:
+    def function(x: Tensor, tangents: Tensor) -> Any:
+        y = x * 2
+        y[0].mul_(3)
+        return torch.autograd.grad(y, x, tangents, is_grads_batched=True)
+
+    def make() -> Any:
+        return torch.arange(1.0, 4.0).requires_grad_(), torch.eye(3)
+
+    assert_same_as_eager(function, make, system=through(BACKENDS[below], fullgraph=False))
+
+
 @pytest.mark.parametrize("name", programs.names())
 def test_a_program_of_any_size_cannot_be_told_from_eager(name: str) -> None:
     program = programs[name]

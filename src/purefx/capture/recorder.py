@@ -62,6 +62,7 @@ from purefx.capture.rehearsal import needs_rehearsal, rehearse, rehearse_dtypes,
 from purefx.capture.renewal import Stray, Turned
 from purefx.capture.tensors import Tensors
 from purefx.capture.translation import NEEDS_DATA
+from purefx.capture.zeros import LazyZeros
 from purefx.errors import UnsupportedOperator
 from purefx.operators import aten, facts, resizes_storage
 
@@ -96,6 +97,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self._detached: tuple[weakref.ref[torch.Tensor], tuple[torch.Tensor, ...], Call] | None = None
         self._viewed: tuple[torch.Tensor, ...] = ()
         self.histories = Histories()
+        self._zeros = LazyZeros()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -117,8 +119,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             return func(*args, **kwargs)
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             return self._lift_fresh(func, args)
-        if func is aten._efficientzerotensor.default:  # its lazy zeros break on fake tensors; plain ones read the same
-            func = aten.zeros.default
+        if func is aten._efficientzerotensor.default:  # PyTorch's lazy zeros break on fake tensors
+            return self._make_zeros(args[0], **kwargs) if args[0] else self._zeros.number(**kwargs)
         kwargs = with_dtype(func, args, kwargs)
         check_supported(func, kwargs)
         given, recorded = self._enter(args, kwargs)
@@ -126,7 +128,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             known = self._known(self.recording, operands_of(recorded)[0])
             if known is not None:
                 return known
+        if self._zeros.remain(func, args, recorded[0]):
+            like = self._kernels.run(func, given, recorded)
+            return self._make_zeros(list(like.shape), dtype=like.dtype, device=like.device)
         return self._record_run(func, given, recorded)
+
+    def _make_zeros(self, sizes: list[Any], **kwargs: Any) -> torch.Tensor:
+        """Lazy zeros, recorded as plain ones."""
+        zeros: torch.Tensor = self.__torch_dispatch__(aten.zeros.default, (), (sizes,), kwargs)
+        self._zeros.note(self.region(zeros).storage)
+        return zeros
 
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Passed, Passed]:
         """The arguments with fakes for real tensors, and with operands in the place of fakes.

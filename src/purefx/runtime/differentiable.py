@@ -20,6 +20,7 @@ from purefx._torch import (
     is_plain,
     is_transforming,
     keeps_graph,
+    untraced,
 )
 from purefx.autodiff.derived import Gradient
 from purefx.capture.chance import restore_random_state
@@ -186,6 +187,7 @@ class CompiledFunction(torch.autograd.Function):
         return (None, None, None, *ctx.derivatives.of(pattern)(ctx, tangents))
 
 
+@untraced
 def _of_batch(ctx: Any, tangents: list[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
     """The gradients for ``tangents`` that autograd itself has batched: those that ``torch.func.vmap`` gives."""
     places: list[int] = []

@@ -1,0 +1,57 @@
+"""The zeros that autograd makes for a tangent that is not there: whatever they are multiplied with, they stay zeros.
+
+x * 2     its tangent is t * 2 + x * 0, where x may be infinite: that 0 is lazy, and x * 0 is no NaN
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from purefx._torch import without_modes
+from purefx.capture.recording import Operand, Storage
+from purefx.operators import aten
+
+_STAYS_ZERO: dict[Any, Callable[[Sequence[bool]], bool]] = {
+    aten.mul.Tensor: any,
+    aten.div.Tensor: lambda zeros: zeros[0],
+    aten.dot.default: any,
+    aten.vdot.default: any,
+    aten.linalg_cross.default: any,
+    aten.add.Tensor: all,
+}
+"""By operator, whether its result is lazy zeros, told which of its operands are."""
+
+
+class LazyZeros:
+    """Which tensors of a capture are lazy zeros: those in memory that was made as such."""
+
+    def __init__(self) -> None:
+        self._storages: set[Storage] = set()
+        self._number: weakref.ref[torch.Tensor] | None = None
+
+    def note(self, storage: Storage) -> None:
+        """``storage`` holds lazy zeros."""
+        self._storages.add(storage)
+
+    def number(self, **kwargs: Any) -> torch.Tensor:
+        """The tangent of a Python number, which autograd reads, and which lives as long as one formula runs."""
+        with without_modes():
+            made: torch.Tensor = aten.zeros.default([], **kwargs)
+        self._number = weakref.ref(made)
+        return made
+
+    def remain(self, func: Any, args: Sequence[Any], recorded: Sequence[Any]) -> bool:
+        """Whether what ``func`` makes of ``args``, as they were passed and as they are recorded, is lazy zeros."""
+        if func not in _STAYS_ZERO or not (self._storages or self._number):
+            return False
+        return _STAYS_ZERO[func]([self._is_lazy(*pair) for pair in zip(args[:2], recorded[:2], strict=True)])
+
+    def _is_lazy(self, x: Any, recorded: Any) -> bool:
+        number = None if self._number is None else self._number()
+        if isinstance(x, torch.Tensor):
+            return x is number or (isinstance(recorded, Operand) and recorded.region.storage in self._storages)
+        return number is not None and x == 0
