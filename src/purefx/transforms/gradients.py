@@ -52,7 +52,7 @@ class Steering(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What ``func`` gives."""
-        if not sys._getframe(1).f_globals.get("__name__", "").startswith("purefx."):
+        if not sys._getframe(1).f_globals.get("__name__", "").startswith(("purefx.", "torch.autograd.")):
             self.teller = max(self.teller, _STEERING.get(func, Teller.OPERATORS))
         if has_saved_tensor_hooks():
             self.teller = Teller.PYTHON
