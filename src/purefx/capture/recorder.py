@@ -121,6 +121,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             return self._lift_fresh(func, args)
         if func is aten._efficientzerotensor.default:  # PyTorch's lazy zeros break on fake tensors
             return self._make_zeros(args[0], **kwargs) if args[0] else self._zeros.number(**kwargs)
+        args = self._zeros.as_numbers(args)
         kwargs = with_dtype(func, args, kwargs)
         check_supported(func, kwargs)
         given, recorded = self._enter(args, kwargs)
@@ -128,7 +129,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             known = self._known(self.recording, operands_of(recorded)[0])
             if known is not None:
                 return known
-        if self._zeros.remain(func, args, recorded[0]):
+        if self._zeros.remain(func, recorded[0]):
             like = self._kernels.run(func, given, recorded)
             return self._make_zeros(list(like.shape), dtype=like.dtype, device=like.device)
         return self._record_run(func, given, recorded)

@@ -32,6 +32,7 @@ class LazyZeros:
     def __init__(self) -> None:
         self._storages: set[Storage] = set()
         self._number: weakref.ref[torch.Tensor] | None = None
+        self._zero: Any = 0
 
     def note(self, storage: Storage) -> None:
         """``storage`` holds lazy zeros."""
@@ -41,17 +42,22 @@ class LazyZeros:
         """The tangent of a Python number, which autograd reads, and which lives as long as one formula runs."""
         with without_modes():
             made: torch.Tensor = aten.zeros.default([], **kwargs)
+            self._zero = made.item()
         self._number = weakref.ref(made)
         return made
 
-    def remain(self, func: Any, args: Sequence[Any], recorded: Sequence[Any]) -> bool:
-        """Whether what ``func`` makes of ``args``, as they were passed and as they are recorded, is lazy zeros."""
+    def as_numbers(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """``args`` with the Python number in the place of its tangent."""
+        number = None if self._number is None else self._number()
+        return args if number is None else tuple(self._zero if x is number else x for x in args)
+
+    def remain(self, func: Any, args: Sequence[Any]) -> bool:
+        """Whether what ``func`` makes of ``args`` is lazy zeros."""
         if func not in _STAYS_ZERO or not (self._storages or self._number):
             return False
-        return _STAYS_ZERO[func]([self._is_lazy(*pair) for pair in zip(args[:2], recorded[:2], strict=True)])
+        return _STAYS_ZERO[func]([self._is_lazy(x) for x in args[:2]])
 
-    def _is_lazy(self, x: Any, recorded: Any) -> bool:
-        number = None if self._number is None else self._number()
-        if isinstance(x, torch.Tensor):
-            return x is number or (isinstance(recorded, Operand) and recorded.region.storage in self._storages)
-        return number is not None and x == 0
+    def _is_lazy(self, x: Any) -> bool:
+        if isinstance(x, Operand):
+            return x.region.storage in self._storages
+        return x == 0 and self._number is not None and self._number() is not None
