@@ -498,3 +498,27 @@ def a_written_argument_depends_on_a_result(compiled: Compile) -> Any:
     a, b = leaf(3), leaf(3) * 1
     h, k = compiled(f)(a, b)
     return torch.autograd.grad(k.sum(), (b, h, a), retain_graph=True), torch.autograd.grad(b.sum(), h)
+
+
+@scenario
+def a_view_is_differentiated_twice_whose_base_is_given_too(compiled: Compile) -> Any:
+    w = leaf(4)
+    a = w * w
+    result = compiled(lambda a, b: b.sin() + a[2:])(a, a[:2])
+    (gradient,) = torch.autograd.grad((result**3).sum(), w, create_graph=True)
+    return gradient, torch.autograd.grad((gradient**2).sum(), w)
+
+
+@scenario
+def a_view_is_differentiated_twice_whose_base_is_written(compiled: Compile) -> Any:
+    def f(a: Tensor, b: Tensor) -> Tensor:
+        result = b * 3
+        with torch.no_grad():
+            a.mul_(2)
+        return result
+
+    w = leaf(4)
+    a = w * w
+    result = compiled(f)(a, a[:2])
+    (gradient,) = torch.autograd.grad((result**3).sum(), w, create_graph=True)
+    return gradient, torch.autograd.grad((gradient**2).sum(), w)

@@ -21,6 +21,12 @@ def alive(*sizes: int) -> Tensor:
     return ramp(*sizes).requires_grad_() * 1
 
 
+def hooked(tensor: Tensor, hook: Callable[[Tensor], Tensor]) -> Tensor:
+    """``tensor`` with a hook on its gradient."""
+    tensor.register_hook(hook)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
+    return tensor
+
+
 # ---- after a change of geometry
 
 
@@ -98,6 +104,20 @@ def a_view_outside_of_its_view_is_read_as_integers(a: Tensor) -> Any:
     a.mul_(2)
     outer = a[1].as_strided((1, 1), (1, 4), 1)
     return outer.view(torch.int32), a
+
+
+@programs(lambda: ((base := alive(4, 4)), base.as_strided((1, 2), (2, 1), 3).as_strided((1, 1), (4, 1), 12)))
+def a_view_of_the_caller_outside_of_its_view_is_read_before_its_base_is_written(base: Tensor, outer: Tensor) -> Any:
+    read = outer * 3
+    base.mul_(2)
+    return read, outer * 5
+
+
+@programs(lambda: ((base := alive(4)), hooked(base[:2], lambda gradient: gradient * 10)))
+def a_view_with_a_hook_of_the_caller_is_read_before_its_base_is_written(base: Tensor, part: Tensor) -> Any:
+    read = part * 3
+    base.mul_(2)
+    return read
 
 
 # ---- a history apart from the base's
