@@ -56,6 +56,24 @@ def a_view_without_grad_is_older_than_a_write_and_another_argument_is_resized(a:
     return v
 
 
+@programs(lambda: (alive(4),))
+def what_a_view_was_taken_of_is_written_unseen_and_detached(b: Tensor) -> Any:
+    v = b[1:]
+    v.detach().mul_(2)
+    b.detach_()
+    return v
+
+
+@programs(lambda: (leaf(2, 3),))
+def what_views_were_taken_of_inside_is_written_unseen_and_detached(x: Tensor) -> Any:
+    y = x * 2
+    row, other = y[0], y[1]
+    y.detach().mul_(2)
+    z = row * 3
+    y.detach_()
+    return row, other, z
+
+
 # ---- results whose geometry changes
 
 
@@ -118,6 +136,15 @@ def a_leaf_is_a_view_of_what_is_detached_and_read_before(c: Tensor) -> Any:
 def a_piece_of_a_leaf_that_is_a_view(b: Tensor) -> Any:
     v = b[1:].requires_grad_()
     return v.unbind(0)[0]
+
+
+@programs(lambda: (ramp(3, 2),))
+def a_piece_of_a_leaf_that_is_a_view_is_older_than_a_write(a: Tensor) -> Any:
+    v = a.view(3, 2).requires_grad_()
+    piece, row = v.unbind()[0], v[1]
+    with torch.no_grad():
+        a.mul_(2)
+    return piece, row
 
 
 @programs(lambda: (ramp(3, 3), leaf(3)))

@@ -141,7 +141,11 @@ def _loses_views(capture: Capture, known: Input) -> bool:
     given = {other.variable for other in capture.inputs}
     results = (r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given)
     views = [r.fake for r in results if not r.fake.is_inference() and r.fake._base is known.fake]
-    return any(view.requires_grad and not is_begun(view) for view in views)
+    return any(view.requires_grad and not is_begun(view) and not _is_forgotten(view) for view in views)
+
+
+def _is_forgotten(view: torch.Tensor) -> bool:
+    return not has_lost_history(view) and view.grad_fn is not None and is_forgotten(view.grad_fn)
 
 
 def _keeps_write(known: Input) -> bool:

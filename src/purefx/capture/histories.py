@@ -27,6 +27,8 @@ from purefx.errors import GradientsRefused
 from purefx.layout import covers
 from purefx.operators import aten
 
+_FRESH = "_purefx_fresh"
+"""The version at which autograd has last made, or looked at, the history of a view."""
 Passed = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -41,18 +43,26 @@ class Histories:
     def watch(self, tensor: torch.Tensor) -> None:
         """Note that ``tensor`` is there; views alone matter."""
         if tensor._is_view() and not tensor.is_inference():
-            self._seen.append(weakref.ref(tensor))
+            self._note([tensor])
 
     def settle(self) -> None:
-        """Renew the views that wait for their next use, as the run has ended."""
+        """Renew the views that wait for their next use, and those whose base was written and detached since.
+
+        Rule: ``detach_`` is no operator that a run sees, and a fake view of what it has detached has no history.
+        """
         with without_modes():
             for seen in self._seen:
                 tensor = seen()
                 if tensor is not None:
                     settle(tensor)
+            for view in self._views():
+                if has_history_apart(view) and view._version != view.__dict__.get(_FRESH):
+                    _renew(view, later=0)
 
     def follow(self, call: Call, given: Passed, result: Any) -> None:
         """What ``call`` of the tensors ``given`` does to histories; to be called before autograd counts its writes."""
+        if self._seen and torch.is_grad_enabled():
+            self._refresh(call, given)
         if call.effect is Effect.VIEW:
             self._follow_view(call, given, result)
         elif self._seen and call.effect is not Effect.NONE and not call.is_idle:
@@ -62,10 +72,23 @@ class Histories:
                 else:
                     self._turn(given[0][0])
 
+    def _note(self, tensors: list[torch.Tensor]) -> None:
+        self._seen += map(weakref.ref, tensors)
+        for tensor in tensors:
+            if not tensor.is_inference():
+                tensor.__dict__[_FRESH] = tensor._version
+
+    def _refresh(self, call: Call, given: Passed) -> None:
+        """Autograd has asked for the histories of the operands of ``call``, and gives new ones to what it writes."""
+        written = written_tensors(call.overload, *given) if call.effect is Effect.WRITE and _is_seen(given) else []
+        for tensor in _tensors(given):
+            if _FRESH in tensor.__dict__:
+                tensor.__dict__[_FRESH] = tensor._version + any(tensor is x for x in written)
+
     def _follow_view(self, call: Call, given: Passed, result: Any) -> None:
         if not any(x.requires_grad for x in _tensors(given[0][:1])):
             self.plain.update(o.variable for o in call.outputs)
-        self._seen += map(weakref.ref, _tensors(result))
+        self._note(_tensors(result))
         if any(type(x) is Stray for x in given[0][:1]) or _strays(call):
             for made in _tensors(result):
                 made.__class__ = Stray
@@ -78,7 +101,7 @@ class Histories:
             if not (stray or (not seen and has_history_apart(view))) or not _is_counted(view, written):
                 continue
             if not stray:
-                renew(view, later=1)
+                _renew(view, later=1)
             elif not any(view is x for x in written):
                 settle(view)
             elif seen:
@@ -94,7 +117,7 @@ class Histories:
         if tensor.is_inference():
             return
         for view in self._views_of(tensor):
-            renew(view, later=1)
+            _renew(view, later=1)
         if tensor._is_view():
             tensor.__class__ = Turned
 
@@ -108,6 +131,11 @@ class Histories:
         for view in found:
             settle(view)
         return found
+
+
+def _renew(view: torch.Tensor, *, later: int) -> None:
+    renew(view, later=later)
+    view.__dict__[_FRESH] = view._version + later
 
 
 def _strays(call: Call) -> bool:

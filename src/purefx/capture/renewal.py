@@ -26,7 +26,7 @@ from purefx._torch import (
     without_modes,
     without_overrides,
 )
-from purefx.capture.edges import has_history_apart, is_leaf, is_view_without_grad, without_history
+from purefx.capture.edges import has_history_apart, is_leaf, is_view_without_grad, leaf_behind, without_history
 from purefx.capture.fakes import view_like
 from purefx.capture.frames import current_line
 from purefx.errors import GradientsRefused
@@ -96,10 +96,10 @@ def renew(view: torch.Tensor, *, later: int) -> None:
             where=current_line(),
             remedy="register the hook on the tensor that it is a view of",
         )
-    version = view._version
+    version, leaf = view._version, leaf_behind(view)
     set_version(view, version + (max(later, 0) if apart else min(later, 0)))
     with torch.set_grad_enabled(not is_view_without_grad(view)):
-        new = without_history(lambda: view_like(base, view)) if apart else view_like(base, view)
+        new = without_history(lambda: view_like(base, view), leaf) if apart else view_like(base, view)
     copy_view_rules(new, view)
     swap_contents(view, new)
     set_version(view, version)

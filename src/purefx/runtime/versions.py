@@ -54,7 +54,8 @@ def _is_first(scope: Scope, result: TensorResult) -> bool:
 
 def emit_older_views(scope: Scope) -> list[str]:
     """The views that are older than the last write of what they show; autograd is to see that they are."""
-    if scope.joint is None and not any(known.fake.requires_grad for known in scope.inputs):
+    fakes = [*(known.fake for known in scope.inputs), *fakes_of(scope.capture, scope.replay).values()]
+    if scope.joint is None and not any(fake.requires_grad for fake in fakes):
         return []
     older = filter(scope.counters.is_older, scope.replay.statements)
     return _emit_early(scope, {o.variable for call in older for o in call.outputs})
