@@ -79,6 +79,13 @@ def a_view_is_resized_to_the_sizes_that_it_has(a: Tensor, base: Tensor) -> Any:
     return base * a
 
 
+@programs(lambda: ((base := ramp(4, 4))[1], base))
+def a_view_is_turned_and_given_the_memory_of_its_base(v: Tensor, base: Tensor) -> Any:
+    v.unsqueeze_(1)
+    with torch.no_grad():
+        v.set_(base)
+
+
 # ---- a view that shows more than the view that it was taken of
 
 

@@ -74,6 +74,14 @@ def what_views_were_taken_of_inside_is_written_unseen_and_detached(x: Tensor) ->
     return row, other, z
 
 
+@programs(lambda: (alive(4, 4),))
+def a_view_is_written_of_what_depends_on_a_written_argument(a: Tensor) -> Any:
+    a[0].copy_(a[1])
+    v = (a * 2)[:, :2]
+    v.zero_()
+    return v
+
+
 # ---- results whose geometry changes
 
 
@@ -91,6 +99,26 @@ def a_result_is_turned_and_written(x: Tensor) -> Any:
     y.mul_(x.t())
     y.unsqueeze_(0)
     return y, x + 1
+
+
+@programs(lambda: (ramp(1, 4),))
+def a_leaf_begins_that_was_turned(a: Tensor) -> Any:
+    with torch.no_grad():
+        v = a[0]
+    a.t_()
+    u = a[1]
+    a.requires_grad_()
+    with torch.no_grad():
+        w = a[1]
+    return a.view(2, 2), v, u, w
+
+
+@programs(lambda: (ramp(1, 4),))
+def a_leaf_begins_that_was_turned_and_has_a_hook(a: Tensor) -> Any:
+    a.set_(a)
+    a.requires_grad_()
+    a.register_hook(lambda gradient: gradient * 2)  # type: ignore[no-untyped-call]
+    return a.view(2, 2)
 
 
 # ---- lazily conjugated aliases

@@ -67,10 +67,15 @@ def _with_grad(scope: Scope, lines: list[str]) -> list[str]:
     return lines if scope.capture.grad_before or not lines else ["with torch.enable_grad():", *indented(lines)]
 
 
+def begin_turned(scope: Scope) -> dict[Input, list[str]]:
+    """The statements that make leaves of tensors of the caller, once those have got another geometry."""
+    turned = [(known, name) for known, name in scope.inputs.items() if begins(known) and _is_turned(scope, known)]
+    return {known: [f"{name}.requires_grad_()", *_hooks_on(scope, known)] for known, name in turned}
+
+
 def emit_late_leaves(scope: Scope) -> list[str]:
     """Results that statements make, and that are leaves which require grad, or keep their gradients."""
-    turned = (name for known, name in scope.inputs.items() if begins(known) and _is_turned(scope, known))
-    lines = [f"{name}.requires_grad_()" for name in turned]
+    lines: list[str] = []
     begun = {scope.variables[leaf] for leaf in new_leaves(scope.capture, scope.replay)}
     for result, how in results_of(scope.capture, scope.replay):
         fake, name = result.fake, scope.result(how)
@@ -136,11 +141,12 @@ def _leaf_results(scope: Scope) -> list[str]:
 
 def _hooks(scope: Scope) -> list[str]:
     """The hooks that the program registers on tensors of the caller."""
-    return [
-        f"{name}.register_hook({scope.speller.name('hook', hook)})"
-        for known, name in scope.inputs.items()
-        for hook in known.hooks
-    ]
+    hooked = [known for known in scope.inputs if known.hooks and not (begins(known) and _is_turned(scope, known))]
+    return [line for known in hooked for line in _hooks_on(scope, known)]
+
+
+def _hooks_on(scope: Scope, known: Input) -> list[str]:
+    return [f"{scope.inputs[known]}.register_hook({scope.speller.name('hook', hook)})" for hook in known.hooks]
 
 
 def _aliases(scope: Scope) -> list[str]:

@@ -53,12 +53,33 @@ def _is_first(scope: Scope, result: TensorResult) -> bool:
 
 
 def emit_older_views(scope: Scope) -> list[str]:
-    """The views that are older than the last write of what they show; autograd is to see that they are."""
+    """The views that are older than the last write of what they show; autograd is to see that they are.
+
+    Those of outputs that get their history later are taken then.
+    """
+    late = _late_outputs(scope)
+    return _emit_early(scope, {v for v in _older_views(scope) if not late & _made_of(scope, v)})
+
+
+def emit_late_older_views(scope: Scope) -> list[str]:
+    """The older views of outputs that depend on outputs."""
+    late = _late_outputs(scope)
+    return _emit_early(scope, {v for v in _older_views(scope) if late & _made_of(scope, v)})
+
+
+def _late_outputs(scope: Scope) -> set[Variable]:
+    """What the graph returns, and what becomes a function of other outputs."""
+    levels = () if scope.joint is None else scope.joint.levels
+    outputs = [slot.output for level in levels if level.depth for slot in level.slots]
+    return {output.variable for output in outputs if isinstance(output, ResultOutput | BaseOutput)}
+
+
+def _older_views(scope: Scope) -> set[Variable]:
     fakes = [*(known.fake for known in scope.inputs), *fakes_of(scope.capture, scope.replay).values()]
     if scope.joint is None and not any(fake.requires_grad for fake in fakes):
-        return []
+        return set()
     older = filter(scope.counters.is_older, scope.replay.statements)
-    return _emit_early(scope, {o.variable for call in older for o in call.outputs})
+    return {o.variable for call in older for o in call.outputs}
 
 
 def _emit_early(scope: Scope, needed: set[Variable]) -> list[str]:
