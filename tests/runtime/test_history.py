@@ -121,6 +121,15 @@ def a_leaf_begins_that_was_turned_and_has_a_hook(a: Tensor) -> Any:
     return a.view(2, 2)
 
 
+@programs(lambda: (ramp(1, 4),))
+def a_result_begins_that_was_turned(a: Tensor) -> Any:
+    y = a * 2
+    y.t_()
+    u = y[0]
+    y.requires_grad_()
+    return y[0], y, u
+
+
 # ---- lazily conjugated aliases
 
 

@@ -10,13 +10,12 @@ import torch
 
 from purefx._torch import pytree
 from purefx.analysis.replay import storages_of
-from purefx.capture.captured import Input
-from purefx.capture.recording import Call, Effect, Modes, Storage
+from purefx.capture.recording import Call, Effect, Modes, Storage, Variable
 from purefx.layout import Geometry, Int
 from purefx.runtime.scope import Scope, indented
 
 
-def emit_statements(scope: Scope, begun: dict[Input, list[str]]) -> list[str]:
+def emit_statements(scope: Scope, begun: dict[Variable, list[str]]) -> list[str]:
     """The recorded calls that run again, each in the grad mode that it ran in.
 
     Among them the tensors in ``begun`` are made leaves, by the statements there: before the first view of such a leaf.
@@ -24,18 +23,18 @@ def emit_statements(scope: Scope, begun: dict[Input, list[str]]) -> list[str]:
     lines = [*_begin_resized(scope), *_fetch_storages(scope)]
     calls = [call for call in scope.replay.statements if call not in scope.early]
     start = 0
-    for place, known in sorted(((_first_view(scope, known, calls), known) for known in begun), key=itemgetter(0)):
-        lines += [*emit_calls(scope, calls[start:place]), *begun[known]]
+    for place, leaf in sorted(((_first_view(scope, leaf, calls), leaf) for leaf in begun), key=itemgetter(0)):
+        lines += [*emit_calls(scope, calls[start:place]), *begun[leaf]]
         start = place
     lines += emit_calls(scope, calls[start:])
     sizes = _last_sizes(scope).items()
     return [*lines, *(f"{scope.storages[s]}.resize_({scope.speller.literal(size)})" for s, size in sizes)]
 
 
-def _first_view(scope: Scope, known: Input, calls: list[Call]) -> int:
-    """The position in ``calls`` of the first that views ``known`` as a leaf that requires grad."""
+def _first_view(scope: Scope, leaf: Variable, calls: list[Call]) -> int:
+    """The position in ``calls`` of the first that views ``leaf`` as one that requires grad."""
     for i, call in enumerate(calls):
-        viewed = call.effect is Effect.VIEW and any(o.variable is known.variable for o in call.operands)
+        viewed = call.effect is Effect.VIEW and any(o.variable is leaf for o in call.operands)
         if viewed and not all(o.variable in scope.capture.plain_views for o in call.outputs):
             return i
     return len(calls)

@@ -20,7 +20,7 @@ from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Input
 from purefx.capture.chance import random_state
 from purefx.capture.edges import is_bare_view, is_begun
-from purefx.capture.recording import DataAccess, Effect
+from purefx.capture.recording import DataAccess, Effect, Variable
 from purefx.errors import GradientsRefused
 from purefx.functional.roots import Root
 from purefx.functional.signature import (
@@ -67,10 +67,12 @@ def _with_grad(scope: Scope, lines: list[str]) -> list[str]:
     return lines if scope.capture.grad_before or not lines else ["with torch.enable_grad():", *indented(lines)]
 
 
-def begin_turned(scope: Scope) -> dict[Input, list[str]]:
-    """The statements that make leaves of tensors of the caller, once those have got another geometry."""
-    turned = [(known, name) for known, name in scope.inputs.items() if begins(known) and _is_turned(scope, known)]
-    return {known: [f"{name}.requires_grad_()", *_hooks_on(scope, known)] for known, name in turned}
+def begin_turned(scope: Scope) -> dict[Variable, list[str]]:
+    """The statements that make leaves of tensors of the caller, and of bases, once those have got another geometry."""
+    turned = [known for known in scope.inputs if begins(known) and _is_turned(scope, known.variable)]
+    lines = {k.variable: [f"{scope.inputs[k]}.requires_grad_()", *_hooks_on(scope, k)] for k in turned}
+    made = [leaf for leaf in new_leaves(scope.capture, scope.replay) if _is_turned(scope, leaf)]
+    return {**lines, **{leaf: [f"{scope.variables[leaf]}.requires_grad_()"] for leaf in made}}
 
 
 def emit_late_leaves(scope: Scope) -> list[str]:
@@ -101,24 +103,26 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
             before += [f"{scope.earlier[known]} = {name}.view_as({name})", f"{name}.detach_()"]
         elif is_detached(known) or _loses_history(scope, known):
             after.append(f"{name}.detach_()")
-        if begun and not _is_turned(scope, known):
+        if begun and not _is_turned(scope, known.variable):
             before.append(f"{name}.requires_grad_()")
         elif ends(known):
             after.append(f"{name}.requires_grad_(False)")
     return before, after
 
 
-def _is_turned(scope: Scope, known: Input) -> bool:
-    """Whether ``known`` has got another geometry before it began to require grad, as PyTorch demands."""
+def _is_turned(scope: Scope, variable: Variable) -> bool:
+    """Whether ``variable`` has got another geometry before it began to require grad, as PyTorch demands."""
     turned = (Effect.GEOMETRY, Effect.STORAGE)
     changes = (c for c in scope.replay.statements if c.effect in turned and c.op is not DataAccess.SWAP)
     changes = (c for c in changes if c.modes.grad or c.op is aten.resize_.default)
-    if not any(o.variable is known.variable for call in changes for o in call.written):
+    if not any(o.variable is variable for call in changes for o in call.written):
         return False
     levels = () if scope.joint is None else scope.joint.levels
-    if any(target.source is known for level in levels for target in level.targets):
+    sources = [target.source for level in levels for target in level.targets]
+    known = next((known for known in scope.inputs if known.variable is variable), None)
+    if known in sources or variable in sources:
         raise GradientsRefused(
-            f"the program changes the geometry of {known.name} and lets it require grad",
+            f"the program changes the geometry of {known.name if known else 'a result'} and lets it require grad",
             where=None,
             remedy="do either outside, or compute with a new tensor",
         )
@@ -136,13 +140,14 @@ def _loses_history(scope: Scope, known: Input) -> bool:
 
 
 def _leaf_results(scope: Scope) -> list[str]:
-    return [f"{scope.variables[leaf]}.requires_grad_()" for leaf in new_leaves(scope.capture, scope.replay)]
+    leaves = [leaf for leaf in new_leaves(scope.capture, scope.replay) if not _is_turned(scope, leaf)]
+    return [f"{scope.variables[leaf]}.requires_grad_()" for leaf in leaves]
 
 
 def _hooks(scope: Scope) -> list[str]:
     """The hooks that the program registers on tensors of the caller."""
-    hooked = [known for known in scope.inputs if known.hooks and not (begins(known) and _is_turned(scope, known))]
-    return [line for known in hooked for line in _hooks_on(scope, known)]
+    late = begin_turned(scope)
+    return [line for known in scope.inputs if known.variable not in late for line in _hooks_on(scope, known)]
 
 
 def _hooks_on(scope: Scope, known: Input) -> list[str]:
