@@ -143,3 +143,12 @@ def a_view_with_a_history_apart_forgets_it(base: Tensor, row: Tensor, w: Tensor)
 def test_it_cannot_be_told_from_eager(name: str, system: Callable[..., Any]) -> None:
     program = programs[name]
     assert_same_as_eager(program.function, program.make, system=system, ignore=program.ignore)
+
+
+def test_a_view_that_is_gone_does_not_stop_set() -> None:
+    def f(a: Tensor, c: Tensor) -> Tensor:
+        c[1:].set_(a)
+        return c
+
+    with pytest.raises(purefx.Refusal, match="other memory"):
+        purefx.compile(f)(alive(4), ramp(4))

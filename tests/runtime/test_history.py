@@ -82,6 +82,14 @@ def a_view_is_written_of_what_depends_on_a_written_argument(a: Tensor) -> Any:
     return v
 
 
+@programs(lambda: ((x := leaf(4)).unsqueeze(1), x.detach()))
+def a_view_is_older_than_a_change_of_geometry_that_changes_nothing(b: Tensor, d: Tensor) -> Any:
+    with torch.no_grad():
+        v = b[1:3]
+        d.t_()
+    return v
+
+
 # ---- results whose geometry changes
 
 
@@ -205,6 +213,14 @@ def views_of_a_leaf_and_what_is_computed_of_it(a: Tensor, w: Tensor) -> Any:
     plain = y[2]
     y.requires_grad_()
     return v, plain, y.t(), (y * w).sum()
+
+
+@programs(lambda: (alive(4),))
+def a_view_of_a_leaf_that_is_a_view_of_what_is_detached(a: Tensor) -> Any:
+    a.detach_()
+    v = a[:2]
+    v.requires_grad_()
+    return v[1:]
 
 
 # ---- views of what a custom function returned

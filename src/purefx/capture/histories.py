@@ -43,7 +43,7 @@ class Histories:
     def watch(self, tensor: torch.Tensor) -> None:
         """Note that ``tensor`` is there; views alone matter."""
         if tensor._is_view() and not tensor.is_inference():
-            self._note([tensor])
+            self._note([tensor], tensor._version)
 
     def settle(self) -> None:
         """Renew the views that wait for their next use, and those whose base was written and detached since.
@@ -72,11 +72,11 @@ class Histories:
                 else:
                     self._turn(given[0][0])
 
-    def _note(self, tensors: list[torch.Tensor]) -> None:
-        self._seen += map(weakref.ref, tensors)
-        for tensor in tensors:
-            if not tensor.is_inference():
-                tensor.__dict__[_FRESH] = tensor._version
+    def _note(self, views: list[torch.Tensor], version: int) -> None:
+        """``views`` are there, of what is at that ``version``; they count with it only after the call."""
+        self._seen += map(weakref.ref, views)
+        for view in views:
+            view.__dict__[_FRESH] = version
 
     def _refresh(self, call: Call, given: Passed) -> None:
         """Autograd has asked for the histories of the operands of ``call``, and gives new ones to what it writes."""
@@ -88,7 +88,8 @@ class Histories:
     def _follow_view(self, call: Call, given: Passed, result: Any) -> None:
         if not any(x.requires_grad for x in _tensors(given[0][:1])):
             self.plain.update(o.variable for o in call.outputs)
-        self._note(_tensors(result))
+        of = next(iter(_tensors(given)), None)
+        self._note(_tensors(result), 0 if of is None or of.is_inference() else of._version)
         if any(type(x) is Stray for x in given[0][:1]) or _strays(call):
             for made in _tensors(result):
                 made.__class__ = Stray

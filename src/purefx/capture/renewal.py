@@ -23,6 +23,7 @@ from purefx._torch import (
     set_version,
     storage_key,
     swap_contents,
+    takes_hooks_off,
     without_modes,
     without_overrides,
 )
@@ -43,7 +44,7 @@ class _Awaited(FakeTensor):
         kwargs = kwargs or {}
         with without_modes():
             for x in pytree.tree_leaves((args, kwargs)):
-                if isinstance(x, _Awaited):
+                if isinstance(x, _Awaited) and not takes_hooks_off(func):
                     x.prepare(func, kwargs)
         with without_overrides():
             return func(*args, **kwargs)

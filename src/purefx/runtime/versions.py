@@ -40,16 +40,16 @@ def emit_first_views(scope: Scope) -> list[str]:
 
 
 def _is_first(scope: Scope, result: TensorResult) -> bool:
-    shown = scope.counters.root(result.variable)
+    shown, first = scope.counters.root(result.variable), scope.counters.first_view(result.variable)
     known = next((known for known in scope.inputs if known.variable is shown), None)
     if known is not None:
-        plain = result.variable in scope.capture.plain_views or not result.fake.requires_grad
+        plain = first in scope.capture.plain_views or not result.fake.requires_grad
         return begins(known) if plain else is_detached(known) or ends(known)
     makers = (c for c in scope.replay.statements if any(o.variable is result.variable for o in c.outputs))
     written = any(o.variable is result.variable for call in scope.capture.recording for o in call.written)
     begun = shown in new_leaves(scope.capture, scope.replay)
     older = begun or (not written and any(map(scope.counters.is_older, makers)))
-    return result.variable in scope.capture.plain_views and older
+    return first in scope.capture.plain_views and older
 
 
 def emit_older_views(scope: Scope) -> list[str]:
