@@ -132,7 +132,7 @@ def without_overrides() -> Iterator[None]:
 def takes_hooks_off(func: Callable[..., Any]) -> bool:
     """Whether ``func`` is what ``set_`` calls from within, of a tensor whose class overrides functions."""
     descriptor: Any = torch.Tensor._backward_hooks
-    return func == descriptor.__set__
+    return bool(func == descriptor.__set__)
 
 
 def holders_in_python(tensor: torch.Tensor) -> int:
