@@ -72,6 +72,6 @@ class Counters:
 
 
 def _counts_alone(call: Call, replayed: set[Call]) -> bool:
-    """Whether ``call`` counts as a write and does nothing else (``x.t_()`` of one dimension), so it is not run again."""
+    """Whether ``call`` counts as a write and does nothing else (``x.t_()`` of one dimension): it is not run again."""
     turns = call.effect in (Effect.GEOMETRY, Effect.STORAGE) and call.op is not DataAccess.SWAP
     return turns and not call.is_idle and call not in replayed
