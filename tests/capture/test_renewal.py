@@ -21,6 +21,11 @@ def alive(*sizes: int) -> Tensor:
     return ramp(*sizes).requires_grad_() * 1
 
 
+def leaf(*sizes: int) -> Tensor:
+    """A leaf that requires grad."""
+    return ramp(*sizes).requires_grad_()
+
+
 def hooked(tensor: Tensor, hook: Callable[[Tensor], Tensor]) -> Tensor:
     """``tensor`` with a hook on its gradient."""
     tensor.register_hook(hook)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
@@ -124,6 +129,30 @@ def a_view_of_the_caller_outside_of_its_view_is_read_before_its_base_is_written(
 def a_view_with_a_hook_of_the_caller_is_read_before_its_base_is_written(base: Tensor, part: Tensor) -> Any:
     read = part * 3
     base.mul_(2)
+    return read
+
+
+@programs(lambda: ((base := alive(4, 4)).as_strided((2,), (1,), 12).as_strided((1, 1), (1, 1), 0), base[2], leaf(1, 1)))
+def a_view_of_the_caller_outside_of_its_view_is_saved_and_its_base_written(b: Tensor, c: Tensor, w: Tensor) -> Any:
+    read = b * 3
+    with torch.no_grad():
+        c.mul_(2)
+    return read + b.detach() * w
+
+
+@programs(lambda: ((base := alive(4, 4)).split(2)[0], base[2], leaf(2, 4)))
+def a_piece_of_the_caller_is_saved_and_its_base_written(b: Tensor, c: Tensor, w: Tensor) -> Any:
+    read = b * 3
+    with torch.no_grad():
+        c.mul_(2)
+    return read + b.detach() * w
+
+
+@programs(lambda: (alive(3, 4).chunk(2)[0],))
+def a_piece_of_the_caller_is_read_and_then_written_in_place(b: Tensor) -> Any:
+    read = b * 2
+    with torch.no_grad():
+        b[b > 4] = 6
     return read
 
 

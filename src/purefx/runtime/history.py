@@ -32,7 +32,7 @@ from purefx.functional.signature import (
     WrittenOutput,
 )
 from purefx.operators import aten, facts
-from purefx.runtime.differentiable import Saved, record
+from purefx.runtime.differentiable import Saved, record, same_edge
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.support import set_versions
@@ -172,29 +172,46 @@ def _aliases(scope: Scope) -> list[str]:
 
 def _record(scope: Scope, joint: Joint, i: int) -> list[str]:
     speller, level = scope.speller, joint.levels[i]
+    holders = _holders(scope, joint, level)
+    kept = _keep_views(scope, level, holders)
     outputs = "".join(f"{_output(scope, slot)}, " for slot in level.slots)
     inputs = [_input(scope, target) for target in level.targets] or [speller.name("nothing", _NOTHING)]
     saved = f"{speller.name('Saved', Saved)}({_saved(scope, joint, level)})"
     call = f"{speller.name('record', record)}(derivatives[{i}], ({outputs}), {saved}, {', '.join(inputs)})"
-    return _at_last_versions(scope, joint, i, f"({outputs}) = {call}")
+    return [*kept, *_at_last_versions(scope, holders, f"({outputs}) = {call}", last=bool(i))]
 
 
-def _at_last_versions(scope: Scope, joint: Joint, i: int, statement: str) -> list[str]:
-    """``statement``, while memory that it saves or shows has the version that it has in the end.
+def _holders(scope: Scope, joint: Joint, level: Level) -> list[Input]:
+    """The tensors of the caller that ``level`` saves or shows, and that count a write.
 
-    So has what is saved and never written, and what a view shows that is not older than the last write.
+    They are what is saved and never written, and what a view shows that is not older than the last write.
     """
-    level = joint.levels[i]
     sources = [joint.residuals[name] for name in joint.kept(level)]
     saved = [_holder(source.root) for source in sources if isinstance(source, RootInput)]
     held = dict.fromkeys([*saved, *_shown_by_aliases(scope, level)])
-    holders = [(known, scope.version(known)) for known in held if known.writes]
+    return [known for known in held if known.writes]
+
+
+def _keep_views(scope: Scope, level: Level, holders: list[Input]) -> list[str]:
+    """Statements that keep where gradients of views leave, which is elsewhere once they have another version."""
+    lines: list[str] = []
+    for known in [t.source for t in level.targets if t.is_view and isinstance(t.source, Input)]:
+        moved = any(scope.counters.together(known.variable, holder.variable) for holder in holders)
+        if moved and known not in scope.earlier:
+            name = scope.inputs[known]
+            scope.earlier[known] = scope.unique(f"{name}_before", "before")
+            lines.append(f"{scope.earlier[known]} = {scope.speller.name('same_edge', same_edge)}({name})")
+    return lines
+
+
+def _at_last_versions(scope: Scope, holders: list[Input], statement: str, *, last: bool) -> list[str]:
+    """``statement``, while ``holders`` have the version that they have in the end; and after it, with ``last``."""
     if not holders:
         return [statement]
     name = scope.speller.name("set_versions", set_versions)
-    after = ", ".join(f"({scope.inputs[known]}, {version} + {known.writes})" for known, version in holders)
-    before = ", ".join(f"({scope.inputs[known]}, {version})" for known, version in holders)
-    return [f"{name}({after})", statement, *([] if i else [f"{name}({before})"])]
+    after = ", ".join(f"({scope.inputs[known]}, {scope.version(known)} + {known.writes})" for known in holders)
+    before = ", ".join(f"({scope.inputs[known]}, {scope.version(known)})" for known in holders)
+    return [f"{name}({after})", statement, *([] if last else [f"{name}({before})"])]
 
 
 def _shown_by_aliases(scope: Scope, level: Level) -> list[Input]:
@@ -267,8 +284,8 @@ def _tuple(items: list[str]) -> str:
 def _residual(scope: Scope, source: RootInput | SymbolInput | ForwardOutput) -> str:
     if isinstance(source, RootInput):
         base = source.root.base
-        turned = base is not None and base.after != base.before
-        return f"{scope.roots[source.root]}{'.detach()' * turned}"
+        other = base is not None and (base.after != base.before or (base.base_edge is not None and base.writes > 0))
+        return f"{scope.roots[source.root]}{'.detach()' * other}"  # as itself it may have no history any more
     if isinstance(source, SymbolInput):
         return scope.speller.expression(source.symbol)
     return scope.outputs[source]

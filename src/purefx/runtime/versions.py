@@ -34,6 +34,16 @@ def _pairs_of_outputs(scope: Scope) -> list[str]:
     return [f"({name}, {version})" for _, name, version in _versions_of_outputs(scope)]
 
 
+def emit_first_versions(scope: Scope) -> list[str]:
+    """The statement that takes back what the graph has counted by writing in place: gradients leave by views.
+
+    Rule: autograd makes the history of a view anew, or refuses to, once its memory was written.
+    """
+    levels = () if scope.joint is None else scope.joint.levels
+    views = [t.source.variable for level in levels for t in level.targets if t.is_view and isinstance(t.source, Input)]
+    return _setting(scope, [f"({name}, {scope.version(k)})" for k, name in _written_by_graph(scope, views)])
+
+
 def emit_first_views(scope: Scope) -> list[str]:
     """The views that were taken before what they show had a history, or while it had one."""
     return _emit_early(scope, {r.variable for r, how in results_of(scope.capture, scope.replay) if _is_first(scope, r)})

@@ -29,6 +29,7 @@ from purefx.runtime.guards import spell_conditions, spell_geometries, spell_sour
 from purefx.runtime.history import begin_turned, emit_history, emit_late_leaves, emit_later_levels, emit_seed
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.versions import (
+    emit_first_versions,
     emit_first_views,
     emit_last_versions,
     emit_late_older_views,
@@ -100,6 +101,7 @@ def _body(scope: Scope) -> list[str]:
         *emit_seed(scope),
         *emit_graph_call(scope),
         *emit_versions_of_outputs(scope),
+        *emit_first_versions(scope),
         *emit_first_views(scope),
         *emit_history(scope),
         *emit_older_views(scope),
