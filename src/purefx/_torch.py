@@ -154,6 +154,11 @@ def is_piece(view: torch.Tensor) -> bool:
     return view._is_view() and view_rules(view) == torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
 
 
+def is_from_function(view: torch.Tensor) -> bool:
+    """Whether ``view`` was returned by a function of the user's, so that autograd cannot make its history anew."""
+    return view._is_view() and view_rules(view) == torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION
+
+
 def keeps_graph() -> bool:
     """Whether the backward that runs may be asked to run once more (``retain_graph=True``)."""
     return torch._C._autograd._get_current_graph_task_keep_graph()

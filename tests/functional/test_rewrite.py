@@ -288,6 +288,13 @@ def test_memory_without_a_common_root_is_read_as_the_dtype_it_is_asked_for() -> 
     assert_same_as_eager(lambda a, b: b.expand(2, -1) * 1, arguments, system=purefx.compile)
 
 
+def test_repeated_elements_that_overlap_are_taken_once() -> None:
+    def arguments() -> tuple[Tensor, ...]:
+        return (torch.arange(12.0).reshape(3, 4).unfold(1, 2, 1).expand(2, -1, -1, -1),)
+
+    assert_same_as_eager(lambda a: a.flip(0), arguments, system=purefx.compile)
+
+
 def test_a_value_that_is_copied_on_is_not_overwritten() -> None:
     """The new value of ``b`` is that of ``a`` between its two writes."""
 

@@ -304,7 +304,8 @@ def _watched(scope: Scope, joint: Joint) -> list[str]:
         and o not in saved
         and o.variable in fakes
     ]
-    for root in dict.fromkeys(o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)):
+    given = {o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)} | scope.functional.written
+    for root in (root for root in scope.functional.roots if root in given):
         member = next((m for m in root.members if m.writes), _holder(root))
         if root.region.storage in read and member in scope.inputs and not member.tensor.is_inference():
             name = scope.inputs[member]
