@@ -167,6 +167,13 @@ def a_view_with_a_history_apart_forgets_it(base: Tensor, row: Tensor, w: Tensor)
     return part[0], part * w[1:], row * 2
 
 
+@programs(lambda: ((base := ramp(4)).view(4).requires_grad_(), base.detach()))
+def a_view_of_a_leaf_forgets_it_as_the_geometry_of_another_changes(a: Tensor, b: Tensor) -> Any:
+    v = a.expand(2, -1)
+    b.transpose_(0, 0)
+    return v[0]
+
+
 @pytest.mark.parametrize("name", programs.names())
 @pytest.mark.parametrize("system", [purefx.compile, purefx.functionalize], ids=["compile", "functionalize"])
 def test_it_cannot_be_told_from_eager(name: str, system: Callable[..., Any]) -> None:

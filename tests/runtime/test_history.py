@@ -223,6 +223,15 @@ def a_view_of_a_leaf_that_is_a_view_of_what_is_detached(a: Tensor) -> Any:
     return v[1:]
 
 
+@programs(lambda: (alive(4),))
+def views_of_what_is_detached_and_a_leaf_again(d: Tensor) -> Any:
+    before = d[:2]
+    d.detach_()
+    plain = d[:2]
+    d.requires_grad_()
+    return before, plain, d[1:]
+
+
 # ---- views of what a custom function returned
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.overrides import enable_reentrant_dispatch
 
-from purefx._torch import count_writes_together, is_from_function, pytree, without_modes
+from purefx._torch import count_writes_together, pytree, without_modes
 from purefx.capture.edges import has_history_apart
 from purefx.capture.effects import written_tensors
 from purefx.capture.recording import Call, Effect, Variable
@@ -56,8 +56,7 @@ class Histories:
                 if tensor is not None:
                     settle(tensor)
             for view in self._views():
-                apart = has_history_apart(view) and not is_from_function(view)
-                if apart and view._version != view.__dict__.get(_FRESH):
+                if has_history_apart(view) and view._version != view.__dict__.get(_FRESH):
                     _renew(view, later=0)
 
     def follow(self, call: Call, given: Passed, result: Any) -> None:
@@ -120,6 +119,9 @@ class Histories:
             return
         for view in self._views_of(tensor):
             _renew(view, later=1)
+        for view in self._views():
+            if view is not tensor and has_history_apart(view) and count_writes_together(view, tensor):
+                _renew(view, later=1)
         if tensor._is_view():
             tensor.__class__ = Turned
 

@@ -19,6 +19,7 @@ import torch
 from purefx._torch import (
     FakeTensor,
     copy_view_rules,
+    is_from_function,
     pytree,
     set_version,
     storage_key,
@@ -89,7 +90,7 @@ def renew(view: torch.Tensor, *, later: int) -> None:
     """
     base = None if view.is_inference() else view._base
     apart = has_history_apart(view)
-    if base is None or (apart and is_leaf(view)) or not _shows_its_base(view, base):
+    if base is None or (apart and (is_leaf(view) or is_from_function(view))) or not _shows_its_base(view, base):
         return
     if view._backward_hooks or view.retains_grad:
         raise GradientsRefused(

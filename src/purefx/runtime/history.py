@@ -36,6 +36,7 @@ from purefx.runtime.differentiable import Saved, record, same_edge
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.support import set_versions
+from purefx.runtime.versions import emit_plain_views
 from purefx.runtime.write_back import emit_seen
 
 
@@ -104,7 +105,7 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
         elif is_detached(known) or _loses_history(scope, known):
             after.append(f"{name}.detach_()")
         if begun and not _is_turned(scope, known.variable):
-            before.append(f"{name}.requires_grad_()")
+            before += [*emit_plain_views(scope, known), f"{name}.requires_grad_()"]
         elif ends(known):
             after.append(f"{name}.requires_grad_(False)")
     return before, after

@@ -12,6 +12,7 @@ from purefx.analysis.gradients import begins, ends, is_detached, new_leaves, res
 from purefx.analysis.replay import Replayed
 from purefx.autodiff.backward import fakes_of
 from purefx.capture.captured import Input, TensorResult
+from purefx.capture.edges import leaf_behind
 from purefx.capture.recording import DataAccess, Effect, Variable
 from purefx.functional.roots import written_regions
 from purefx.functional.signature import BaseOutput, ResultOutput
@@ -49,12 +50,22 @@ def emit_first_views(scope: Scope) -> list[str]:
     return _emit_early(scope, {r.variable for r, how in results_of(scope.capture, scope.replay) if _is_first(scope, r)})
 
 
+def emit_plain_views(scope: Scope, known: Input) -> list[str]:
+    """The views that were taken of ``known`` when it was detached, and before it began to require grad again."""
+    results = (r.variable for r, _ in results_of(scope.capture, scope.replay))
+    shown = [v for v in results if v is not known.variable and scope.counters.root(v) is known.variable]
+    return _emit_early(scope, {v for v in shown if scope.counters.first_view(v) in scope.capture.plain_views})
+
+
 def _is_first(scope: Scope, result: TensorResult) -> bool:
     shown, first = scope.counters.root(result.variable), scope.counters.first_view(result.variable)
     known = next((known for known in scope.inputs if known.variable is shown), None)
     if known is not None:
         plain = first in scope.capture.plain_views or not result.fake.requires_grad
-        return begins(known) if plain else is_detached(known) or ends(known)
+        if plain:
+            return begins(known) and (known.edge is None or first not in scope.capture.plain_views)
+        again = begins(known) and leaf_behind(result.fake) is known.fake
+        return (is_detached(known) or ends(known)) and not again
     makers = (c for c in scope.replay.statements if any(o.variable is result.variable for o in c.outputs))
     written = any(o.variable is result.variable for call in scope.capture.recording for o in call.written)
     begun = shown in new_leaves(scope.capture, scope.replay)
