@@ -156,6 +156,13 @@ def a_piece_of_the_caller_is_read_and_then_written_in_place(b: Tensor) -> Any:
     return read
 
 
+@programs(lambda: ((base := alive(3, 4)).diagonal(), base))
+def a_view_outside_of_its_view_is_older_than_a_list_that_is_written(a: Tensor, base: Tensor) -> Any:
+    outer = a.as_strided((2, 3), (3, 1), 6)
+    torch._foreach_add_([a, base.clone()], 5)
+    return outer
+
+
 # ---- a history apart from the base's
 
 
@@ -165,6 +172,14 @@ def a_view_with_a_history_apart_forgets_it(base: Tensor, row: Tensor, w: Tensor)
     with torch.no_grad():
         base.add_(1)
     return part[0], part * w[1:], row * 2
+
+
+@programs(lambda: ((base := ramp(2, 3)), base[0].requires_grad_()))
+def a_view_with_a_history_apart_forgets_it_as_a_list_is_written(base: Tensor, row: Tensor) -> Any:
+    part = row[1:]
+    with torch.no_grad():
+        torch._foreach_add_([base], 1)
+    return part[0], part * 3
 
 
 @programs(lambda: ((base := ramp(4)).view(4).requires_grad_(), base.detach()))

@@ -20,7 +20,7 @@ from torch.overrides import enable_reentrant_dispatch
 
 from purefx._torch import count_writes_together, pytree, without_modes
 from purefx.capture.edges import has_history_apart
-from purefx.capture.effects import written_tensors
+from purefx.capture.effects import written_lists, written_tensors
 from purefx.capture.recording import Call, Effect, Variable
 from purefx.capture.renewal import Stray, Turned, renew, settle
 from purefx.errors import GradientsRefused
@@ -80,7 +80,8 @@ class Histories:
 
     def _refresh(self, call: Call, given: Passed) -> None:
         """Autograd has asked for the histories of the operands of ``call``, and gives new ones to what it writes."""
-        written = written_tensors(call.overload, *given) if call.effect is Effect.WRITE and _is_seen(given) else []
+        seen = call.effect is Effect.WRITE and _is_seen(given) and not written_lists(call.overload, *given)
+        written = written_tensors(call.overload, *given) if seen else []
         for tensor in _tensors(given):
             if _FRESH in tensor.__dict__:
                 tensor.__dict__[_FRESH] = tensor._version + any(tensor is x for x in written)
@@ -96,15 +97,15 @@ class Histories:
 
     def _follow_write(self, call: Call, given: Passed) -> None:
         written = written_tensors(call.overload, *given)
-        seen = _is_seen(given)
+        seen, counted = _is_seen(given), bool(written_lists(call.overload, *given))
         for view in self._views():
             stray = type(view) is Stray
             if not (stray or (not seen and has_history_apart(view))) or not _is_counted(view, written):
                 continue
             if not stray:
-                _renew(view, later=1)
+                _renew(view, later=int(not counted))
             elif not any(view is x for x in written):
-                settle(view)
+                settle(view, counted=counted)
             elif seen:
                 raise GradientsRefused(
                     f"{call.op} writes to a view that shows more than the view that it was taken of",

@@ -74,12 +74,12 @@ class Stray(_Awaited):
             settle(self)
 
 
-def settle(tensor: torch.Tensor) -> None:
-    """Renew ``tensor`` if that waits to be done."""
+def settle(tensor: torch.Tensor, *, counted: bool = False) -> None:
+    """Renew ``tensor`` if that waits to be done; ``counted`` tells that the write is counted which it is done for."""
     kind = type(tensor)
     if issubclass(kind, _Awaited):
         tensor.__class__ = FakeTensor
-        renew(tensor, later=-1 if kind is Turned else 0)
+        renew(tensor, later=-1 if kind is Turned or counted else 0)
 
 
 def renew(view: torch.Tensor, *, later: int) -> None:
