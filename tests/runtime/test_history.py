@@ -138,6 +138,22 @@ def a_result_begins_that_was_turned(a: Tensor) -> Any:
     return y[0], y, u
 
 
+@programs(lambda: (ramp(6), leaf(2, 3)))
+def a_leaf_begins_whose_view_was_turned(c: Tensor, x: Tensor) -> Any:
+    row = x[0]
+    v = c[:4].view(2, 2)
+    v.t_()
+    c.requires_grad_()
+    return row, v[0], c[1:]
+
+
+@programs(lambda: ((base := ramp(6)).unfold(0, 2, 1), base[3], base))
+def a_leaf_begins_whose_view_was_given_memory(d: Tensor, a: Tensor, c: Tensor) -> Any:
+    d.set_(a)
+    c.requires_grad_()
+    return d.view(1)
+
+
 # ---- lazily conjugated aliases
 
 

@@ -10,6 +10,8 @@ import torch
 
 from purefx._torch import pytree
 from purefx.analysis.replay import storages_of
+from purefx.autodiff.backward import fakes_of
+from purefx.capture.edges import is_bare_view
 from purefx.capture.recording import Call, Effect, Modes, Storage, Variable
 from purefx.layout import Geometry, Int
 from purefx.runtime.scope import Scope, indented
@@ -32,10 +34,20 @@ def emit_statements(scope: Scope, begun: dict[Variable, list[str]]) -> list[str]
 
 
 def _first_view(scope: Scope, leaf: Variable, calls: list[Call]) -> int:
-    """The position in ``calls`` of the first that views ``leaf`` as one that requires grad."""
+    """The position in ``calls`` of the first that views ``leaf``, or a view of it, as what requires grad.
+
+    So is a view of what did not when it was taken: autograd has made its history anew, since its geometry is another.
+    """
+    fakes = fakes_of(scope.capture, scope.replay)
     for i, call in enumerate(calls):
-        viewed = call.effect is Effect.VIEW and any(o.variable is leaf for o in call.operands)
-        if viewed and not all(o.variable in scope.capture.plain_views for o in call.outputs):
+        if call.effect is not Effect.VIEW:
+            continue
+        made = [o.variable for o in call.outputs]
+        viewed = any(o.variable is leaf for o in call.operands)
+        if viewed and not all(variable in scope.capture.plain_views for variable in made):
+            return i
+        own = [fakes[v] for v in made if v in fakes and scope.counters.together(v, leaf)]
+        if any(fake.requires_grad and not is_bare_view(fake) for fake in own):
             return i
     return len(calls)
 

@@ -112,15 +112,20 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
 
 
 def _is_turned(scope: Scope, variable: Variable) -> bool:
-    """Whether ``variable`` has got another geometry before it began to require grad, as PyTorch demands."""
+    """Whether ``variable``, or a view of it, has got another geometry before it began to require grad.
+
+    PyTorch refuses to change that of a leaf that requires grad, and of its views.
+    """
     turned = (Effect.GEOMETRY, Effect.STORAGE)
     changes = (c for c in scope.replay.statements if c.effect in turned and c.op is not DataAccess.SWAP)
     changes = (c for c in changes if c.modes.grad or c.op is aten.resize_.default)
-    if not any(o.variable is variable for call in changes for o in call.written):
+    known = next((known for known in scope.inputs if known.variable is variable), None)
+    views = {other.variable for other in scope.inputs if known is not None and other.fake._base is known.fake}
+    written = {o.variable for call in changes for o in call.written}
+    if variable not in written and not any(scope.counters.root(v) is variable or v in views for v in written):
         return False
     levels = () if scope.joint is None else scope.joint.levels
     sources = [target.source for level in levels for target in level.targets]
-    known = next((known for known in scope.inputs if known.variable is variable), None)
     if known in sources or variable in sources:
         raise GradientsRefused(
             f"the program changes the geometry of {known.name if known else 'a result'} and lets it require grad",
