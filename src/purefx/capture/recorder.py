@@ -106,7 +106,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         """Run ``func`` on fakes and append a call; subclasses take themselves apart first."""
         if func is _DEVICE and type(args[0]) is FakeTensor:  # the engine of autograd asks for each gradient, often
             return args[0].fake_device
-        with without_overrides():  # below autograd no view can be renewed, and set_ passes the overrides by
+        awaited = (
+            Turned in types or Stray in types
+        )  # set_ passes their overrides by, and none is renewed below autograd
+        with without_overrides() if awaited else nullcontext():
             return self._dispatch(func, types, args, kwargs or {})
 
     def _dispatch(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
