@@ -129,6 +129,12 @@ def without_overrides() -> Iterator[None]:
         yield
 
 
+def takes_hooks_off(func: Callable[..., Any]) -> bool:
+    """Whether ``func`` is what ``set_`` calls from within, of a tensor whose class overrides functions."""
+    descriptor: Any = torch.Tensor._backward_hooks
+    return bool(func == descriptor.__set__)
+
+
 def holders_in_python(tensor: torch.Tensor) -> int:
     """How many references Python has to ``tensor``, the caller's own among them.
 
@@ -146,6 +152,11 @@ def view_rules(tensor: torch.Tensor) -> Any:
 def is_piece(view: torch.Tensor) -> bool:
     """Whether ``view`` is one of several that one operator returned, as those of ``unbind``."""
     return view._is_view() and view_rules(view) == torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
+
+
+def is_from_function(view: torch.Tensor) -> bool:
+    """Whether ``view`` was returned by a function of the user's, so that autograd cannot make its history anew."""
+    return view._is_view() and view_rules(view) == torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION
 
 
 def keeps_graph() -> bool:

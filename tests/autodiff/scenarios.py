@@ -498,3 +498,41 @@ def a_written_argument_depends_on_a_result(compiled: Compile) -> Any:
     a, b = leaf(3), leaf(3) * 1
     h, k = compiled(f)(a, b)
     return torch.autograd.grad(k.sum(), (b, h, a), retain_graph=True), torch.autograd.grad(b.sum(), h)
+
+
+@scenario
+def what_is_saved_of_a_part_is_written_after_the_call(compiled: Compile) -> Any:
+    def f(x: Tensor, bits: Tensor, w: Tensor) -> Tensor:
+        with torch.no_grad():
+            bits.copy_(bits)
+            x.mul_(2)
+        return x * w
+
+    x, w = torch.ones(3, 4, dtype=torch.float64), torch.ones(4, dtype=torch.float64, requires_grad=True)
+    result = compiled(f)(x[0], x.view(torch.int64), w)
+    x[2] = 3
+    return error_of(lambda: result.sum().backward())
+
+
+@scenario
+def a_view_is_differentiated_twice_whose_base_is_given_too(compiled: Compile) -> Any:
+    w = leaf(4)
+    a = w * w
+    result = compiled(lambda a, b: b.sin() + a[2:])(a, a[:2])
+    (gradient,) = torch.autograd.grad((result**3).sum(), w, create_graph=True)
+    return gradient, torch.autograd.grad((gradient**2).sum(), w)
+
+
+@scenario
+def a_view_is_differentiated_twice_whose_base_is_written(compiled: Compile) -> Any:
+    def f(a: Tensor, b: Tensor) -> Tensor:
+        result = b * 3
+        with torch.no_grad():
+            a.mul_(2)
+        return result
+
+    w = leaf(4)
+    a = w * w
+    result = compiled(f)(a, a[:2])
+    (gradient,) = torch.autograd.grad((result**3).sum(), w, create_graph=True)
+    return gradient, torch.autograd.grad((gradient**2).sum(), w)

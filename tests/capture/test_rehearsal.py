@@ -107,6 +107,18 @@ def test_what_eager_has_no_complex_kernel_for_raises_before_what_comes_later(nam
     assert_same_as_eager(program, make, system=purefx.compile)
 
 
+@pytest.mark.parametrize("number", [2, 2.5])
+def test_a_list_of_bools_or_integers_is_written_as_eager_does(number: float) -> None:
+    def f(a: Tensor, b: Tensor) -> None:
+        torch._foreach_mul_([b], number)
+        torch._foreach_mul_([a, a], number)
+
+    def arguments() -> tuple[Tensor, ...]:
+        return torch.tensor([True, False]), torch.arange(3)
+
+    assert_same_as_eager(f, arguments, system=purefx.compile)
+
+
 def test_complex_numbers_where_eager_takes_them_and_zeros_raise() -> None:
     def make() -> tuple[Tensor]:
         return (torch.complex(torch.eye(3), torch.ones(3, 3)),)

@@ -21,6 +21,17 @@ def alive(*sizes: int) -> Tensor:
     return ramp(*sizes).requires_grad_() * 1
 
 
+def leaf(*sizes: int) -> Tensor:
+    """A leaf that requires grad."""
+    return ramp(*sizes).requires_grad_()
+
+
+def hooked(tensor: Tensor, hook: Callable[[Tensor], Tensor]) -> Tensor:
+    """``tensor`` with a hook on its gradient."""
+    tensor.register_hook(hook)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
+    return tensor
+
+
 # ---- after a change of geometry
 
 
@@ -73,6 +84,13 @@ def a_view_is_resized_to_the_sizes_that_it_has(a: Tensor, base: Tensor) -> Any:
     return base * a
 
 
+@programs(lambda: ((base := ramp(4, 4))[1], base))
+def a_view_is_turned_and_given_the_memory_of_its_base(v: Tensor, base: Tensor) -> Any:
+    v.unsqueeze_(1)
+    with torch.no_grad():
+        v.set_(base)
+
+
 # ---- a view that shows more than the view that it was taken of
 
 
@@ -100,6 +118,51 @@ def a_view_outside_of_its_view_is_read_as_integers(a: Tensor) -> Any:
     return outer.view(torch.int32), a
 
 
+@programs(lambda: ((base := alive(4, 4)), base.as_strided((1, 2), (2, 1), 3).as_strided((1, 1), (4, 1), 12)))
+def a_view_of_the_caller_outside_of_its_view_is_read_before_its_base_is_written(base: Tensor, outer: Tensor) -> Any:
+    read = outer * 3
+    base.mul_(2)
+    return read, outer * 5
+
+
+@programs(lambda: ((base := alive(4)), hooked(base[:2], lambda gradient: gradient * 10)))
+def a_view_with_a_hook_of_the_caller_is_read_before_its_base_is_written(base: Tensor, part: Tensor) -> Any:
+    read = part * 3
+    base.mul_(2)
+    return read
+
+
+@programs(lambda: ((base := alive(4, 4)).as_strided((2,), (1,), 12).as_strided((1, 1), (1, 1), 0), base[2], leaf(1, 1)))
+def a_view_of_the_caller_outside_of_its_view_is_saved_and_its_base_written(b: Tensor, c: Tensor, w: Tensor) -> Any:
+    read = b * 3
+    with torch.no_grad():
+        c.mul_(2)
+    return read + b.detach() * w
+
+
+@programs(lambda: ((base := alive(4, 4)).split(2)[0], base[2], leaf(2, 4)))
+def a_piece_of_the_caller_is_saved_and_its_base_written(b: Tensor, c: Tensor, w: Tensor) -> Any:
+    read = b * 3
+    with torch.no_grad():
+        c.mul_(2)
+    return read + b.detach() * w
+
+
+@programs(lambda: (alive(3, 4).chunk(2)[0],))
+def a_piece_of_the_caller_is_read_and_then_written_in_place(b: Tensor) -> Any:
+    read = b * 2
+    with torch.no_grad():
+        b[b > 4] = 6
+    return read
+
+
+@programs(lambda: ((base := alive(3, 4)).diagonal(), base))
+def a_view_outside_of_its_view_is_older_than_a_list_that_is_written(a: Tensor, base: Tensor) -> Any:
+    outer = a.as_strided((2, 3), (3, 1), 6)
+    torch._foreach_add_([a, base.clone()], 5)
+    return outer
+
+
 # ---- a history apart from the base's
 
 
@@ -111,8 +174,32 @@ def a_view_with_a_history_apart_forgets_it(base: Tensor, row: Tensor, w: Tensor)
     return part[0], part * w[1:], row * 2
 
 
+@programs(lambda: ((base := ramp(2, 3)), base[0].requires_grad_()))
+def a_view_with_a_history_apart_forgets_it_as_a_list_is_written(base: Tensor, row: Tensor) -> Any:
+    part = row[1:]
+    with torch.no_grad():
+        torch._foreach_add_([base], 1)
+    return part[0], part * 3
+
+
+@programs(lambda: ((base := ramp(4)).view(4).requires_grad_(), base.detach()))
+def a_view_of_a_leaf_forgets_it_as_the_geometry_of_another_changes(a: Tensor, b: Tensor) -> Any:
+    v = a.expand(2, -1)
+    b.transpose_(0, 0)
+    return v[0]
+
+
 @pytest.mark.parametrize("name", programs.names())
 @pytest.mark.parametrize("system", [purefx.compile, purefx.functionalize], ids=["compile", "functionalize"])
 def test_it_cannot_be_told_from_eager(name: str, system: Callable[..., Any]) -> None:
     program = programs[name]
     assert_same_as_eager(program.function, program.make, system=system, ignore=program.ignore)
+
+
+def test_a_view_that_is_gone_does_not_stop_set() -> None:
+    def f(a: Tensor, c: Tensor) -> Tensor:
+        c[1:].set_(a)
+        return c
+
+    with pytest.raises(purefx.Refusal, match="other memory"):
+        purefx.compile(f)(alive(4), ramp(4))

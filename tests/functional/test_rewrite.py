@@ -288,6 +288,29 @@ def test_memory_without_a_common_root_is_read_as_the_dtype_it_is_asked_for() -> 
     assert_same_as_eager(lambda a, b: b.expand(2, -1) * 1, arguments, system=purefx.compile)
 
 
+def test_repeated_elements_that_overlap_are_taken_once() -> None:
+    def arguments() -> tuple[Tensor, ...]:
+        return (torch.arange(12.0).reshape(3, 4).unfold(1, 2, 1).expand(2, -1, -1, -1),)
+
+    assert_same_as_eager(lambda a: a.flip(0), arguments, system=purefx.compile)
+
+
+def test_memory_that_is_made_up_takes_in_what_lies_in_it() -> None:
+    """What ``view`` shows is of no argument; a base made up of it and of ``a`` has the first element of ``b`` in it."""
+
+    def program(a: Tensor, b: Tensor) -> Tensor:
+        view = b.as_strided((2,), (1,), 0)
+        b.mul_(5)
+        b[0] += 6
+        return view
+
+    def arguments() -> tuple[Tensor, ...]:
+        memory = torch.arange(32.0)
+        return memory[6:8], memory[2::8]
+
+    assert_same_as_eager(program, arguments, system=purefx.compile)
+
+
 def test_a_value_that_is_copied_on_is_not_overwritten() -> None:
     """The new value of ``b`` is that of ``a`` between its two writes."""
 

@@ -56,6 +56,40 @@ def a_view_without_grad_is_older_than_a_write_and_another_argument_is_resized(a:
     return v
 
 
+@programs(lambda: (alive(4),))
+def what_a_view_was_taken_of_is_written_unseen_and_detached(b: Tensor) -> Any:
+    v = b[1:]
+    v.detach().mul_(2)
+    b.detach_()
+    return v
+
+
+@programs(lambda: (leaf(2, 3),))
+def what_views_were_taken_of_inside_is_written_unseen_and_detached(x: Tensor) -> Any:
+    y = x * 2
+    row, other = y[0], y[1]
+    y.detach().mul_(2)
+    z = row * 3
+    y.detach_()
+    return row, other, z
+
+
+@programs(lambda: (alive(4, 4),))
+def a_view_is_written_of_what_depends_on_a_written_argument(a: Tensor) -> Any:
+    a[0].copy_(a[1])
+    v = (a * 2)[:, :2]
+    v.zero_()
+    return v
+
+
+@programs(lambda: ((x := leaf(4)).unsqueeze(1), x.detach()))
+def a_view_is_older_than_a_change_of_geometry_that_changes_nothing(b: Tensor, d: Tensor) -> Any:
+    with torch.no_grad():
+        v = b[1:3]
+        d.t_()
+    return v
+
+
 # ---- results whose geometry changes
 
 
@@ -73,6 +107,51 @@ def a_result_is_turned_and_written(x: Tensor) -> Any:
     y.mul_(x.t())
     y.unsqueeze_(0)
     return y, x + 1
+
+
+@programs(lambda: (ramp(1, 4),))
+def a_leaf_begins_that_was_turned(a: Tensor) -> Any:
+    with torch.no_grad():
+        v = a[0]
+    a.t_()
+    u = a[1]
+    a.requires_grad_()
+    with torch.no_grad():
+        w = a[1]
+    return a.view(2, 2), v, u, w
+
+
+@programs(lambda: (ramp(1, 4),))
+def a_leaf_begins_that_was_turned_and_has_a_hook(a: Tensor) -> Any:
+    a.set_(a)
+    a.requires_grad_()
+    a.register_hook(lambda gradient: gradient * 2)  # type: ignore[no-untyped-call]
+    return a.view(2, 2)
+
+
+@programs(lambda: (ramp(1, 4),))
+def a_result_begins_that_was_turned(a: Tensor) -> Any:
+    y = a * 2
+    y.t_()
+    u = y[0]
+    y.requires_grad_()
+    return y[0], y, u
+
+
+@programs(lambda: (ramp(6), leaf(2, 3)))
+def a_leaf_begins_whose_view_was_turned(c: Tensor, x: Tensor) -> Any:
+    row = x[0]
+    v = c[:4].view(2, 2)
+    v.t_()
+    c.requires_grad_()
+    return row, v[0], c[1:]
+
+
+@programs(lambda: ((base := ramp(6)).unfold(0, 2, 1), base[3], base))
+def a_leaf_begins_whose_view_was_given_memory(d: Tensor, a: Tensor, c: Tensor) -> Any:
+    d.set_(a)
+    c.requires_grad_()
+    return d.view(1)
 
 
 # ---- lazily conjugated aliases
@@ -120,6 +199,15 @@ def a_piece_of_a_leaf_that_is_a_view(b: Tensor) -> Any:
     return v.unbind(0)[0]
 
 
+@programs(lambda: (ramp(3, 2),))
+def a_piece_of_a_leaf_that_is_a_view_is_older_than_a_write(a: Tensor) -> Any:
+    v = a.view(3, 2).requires_grad_()
+    piece, row = v.unbind()[0], v[1]
+    with torch.no_grad():
+        a.mul_(2)
+    return piece, row
+
+
 @programs(lambda: (ramp(3, 3), leaf(3)))
 def a_view_of_a_leaf_that_is_a_view_next_to_what_is_computed_of_it(b: Tensor, w: Tensor) -> Any:
     v = b.t().requires_grad_()
@@ -141,6 +229,23 @@ def views_of_a_leaf_and_what_is_computed_of_it(a: Tensor, w: Tensor) -> Any:
     plain = y[2]
     y.requires_grad_()
     return v, plain, y.t(), (y * w).sum()
+
+
+@programs(lambda: (alive(4),))
+def a_view_of_a_leaf_that_is_a_view_of_what_is_detached(a: Tensor) -> Any:
+    a.detach_()
+    v = a[:2]
+    v.requires_grad_()
+    return v[1:]
+
+
+@programs(lambda: (alive(4),))
+def views_of_what_is_detached_and_a_leaf_again(d: Tensor) -> Any:
+    before = d[:2]
+    d.detach_()
+    plain = d[:2]
+    d.requires_grad_()
+    return before, plain, d[1:]
 
 
 # ---- views of what a custom function returned

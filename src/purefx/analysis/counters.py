@@ -8,15 +8,18 @@ x.data            counts by itself
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from purefx._torch import count_writes_together
 from purefx.capture.captured import Capture
 from purefx.capture.recording import Call, DataAccess, Effect, Variable
 
 
 class Counters:
-    """The version counters of the variables of ``capture``."""
+    """The version counters of the variables of ``capture``, of whose calls ``statements`` run again."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, statements: Iterable[Call]) -> None:
+        replayed = set(statements)
         self._fakes = {known.variable: known.fake for known in capture.inputs}
         self._parents: dict[Variable, Variable] = {}
         self._place: dict[Call, int] = {}
@@ -25,7 +28,7 @@ class Counters:
             self._place[call] = i
             if call.effect is Effect.VIEW and call.op is not DataAccess.READ:
                 self._note_view(call)
-            elif call.effect is Effect.WRITE:
+            elif call.effect is Effect.WRITE or _counts_alone(call, replayed):
                 self._last.update((self.root(o.variable), i) for o in call.written)
 
     def _note_view(self, call: Call) -> None:
@@ -37,6 +40,13 @@ class Counters:
     def root(self, variable: Variable) -> Variable:
         """The variable that ``variable`` is a view or a detached alias of, and counts with."""
         while variable in self._parents:
+            variable = self._parents[variable]
+        return variable
+
+    def first_view(self, variable: Variable) -> Variable:
+        """What ``variable`` is a view of, and itself was taken of the root."""
+        root = self.root(variable)
+        while self._parents.get(variable, root) is not root:
             variable = self._parents[variable]
         return variable
 
@@ -59,3 +69,9 @@ class Counters:
         place = self._place[call]
         later = [root for root, last in self._last.items() if last > place]
         return any(self.together(root, o.variable) for root in later for o in call.operands)
+
+
+def _counts_alone(call: Call, replayed: set[Call]) -> bool:
+    """Whether ``call`` counts as a write and does nothing else (``x.t_()`` of one dimension): it is not run again."""
+    turns = call.effect in (Effect.GEOMETRY, Effect.STORAGE) and call.op is not DataAccess.SWAP
+    return turns and not call.is_idle and call not in replayed

@@ -23,7 +23,7 @@ from purefx.capture.edges import (
     is_forgotten,
     is_leaf,
 )
-from purefx.capture.recording import Variable
+from purefx.capture.recording import Effect, Variable
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 
@@ -119,6 +119,11 @@ def check_gradients(capture: Capture) -> None:
                 f"the program writes to {known.name}, and then detaches what it is a view of",
                 "detach first, or write to a copy",
             )
+        if _lends_memory(capture, known):
+            raise _refusal(
+                f"the program gives another tensor the memory of {known.name} (set_), and detaches that",
+                "detach first, or copy from it",
+            )
         if _loses_views(capture, known):
             raise _refusal(
                 f"the program writes to {known.name}, detaches it and returns a view of it",
@@ -134,14 +139,32 @@ def _is_begun_anew(known: Input) -> bool:
     return edge is not None and edge.node is not known.edge.node
 
 
+def _lends_memory(capture: Capture, known: Input) -> bool:
+    """Whether a tensor with a history shows the memory of ``known`` now, which the program has detached."""
+    if not (is_detached(known) or ends(known)):
+        return False
+    changes = [call for call in capture.recording if call.effect is Effect.GEOMETRY and call.modes.grad]
+    given = {o.variable for c in changes if any(o.variable is known.variable for o in c.operands) for o in c.written}
+    fakes = {other.variable: other.fake for other in capture.inputs}
+    fakes.update((result.variable, result.fake) for result in capture.results if isinstance(result, TensorResult))
+    return any(fake.requires_grad for variable, fake in fakes.items() if variable in given - {known.variable})
+
+
 def _loses_views(capture: Capture, known: Input) -> bool:
-    """Whether a result is a view, with a history, of ``known``, which the program has written and detached."""
-    if not is_detached(known) or not known.writes:
+    """Whether a result is a view, with a history, of ``known``, which the program has written and detached.
+
+    None that has forgotten its history by that.
+    """
+    if not (is_detached(known) or ends(known)) or not known.writes:
         return False
     given = {other.variable for other in capture.inputs}
     results = (r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given)
     views = [r.fake for r in results if not r.fake.is_inference() and r.fake._base is known.fake]
-    return any(view.requires_grad and not is_begun(view) for view in views)
+    return any(view.requires_grad and not is_begun(view) and not _is_forgotten(view) for view in views)
+
+
+def _is_forgotten(view: torch.Tensor) -> bool:
+    return not has_lost_history(view) and view.grad_fn is not None and is_forgotten(view.grad_fn)
 
 
 def _keeps_write(known: Input) -> bool:

@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge, Node
 from purefx._torch import without_modes
 from purefx.analysis.gradients import has_own_history, results_of
 from purefx.analysis.replay import Replay
-from purefx.autodiff.targets import Alias, Slot, Target, views_among
+from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Capture, Input
 from purefx.capture.edges import edge_of, is_begun, is_leaf, leaf_behind
 from purefx.capture.fakes import fake_like
@@ -127,7 +127,7 @@ def run_backward(
                 given = [(i, _shown(slot, recorder)) for i, slot in enumerate(slots) if pattern[i]]
             start = len(calls)
             tangents = [_tangent(fake, recorder, capture) for _, fake in given]
-            passed = [*stops, *((edge.node, edge.output_nr) for edge in views_among(targets))]
+            passed = [*stops, *(target.place for target in targets if target.is_view)]
             with torch.autograd.set_detect_anomaly(mode=False), stopped(passed):  # that would look into fakes for nan
                 gradients = _gradients([fake for _, fake in given], targets, tangents)
             regions = tuple(None if g is None else recorder.region(g) for g in gradients)

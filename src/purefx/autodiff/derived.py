@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from purefx._torch import pytree
 from purefx.autodiff.backward import Pattern, Place, stopped
@@ -19,7 +20,7 @@ from purefx.autodiff.levels import Level
 from purefx.autodiff.targets import Slot, Target
 from purefx.capture.arguments import Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult, name_of
-from purefx.capture.edges import take_off_hooks
+from purefx.capture.edges import edge_of, take_off_hooks
 from purefx.capture.recording import Variable
 from purefx.errors import GradientsRefused
 from purefx.functional.signature import WrittenOutput
@@ -39,10 +40,11 @@ def gradient_of(capture: Capture, level: Level, pattern: Pattern) -> Gradient:
         raise _refusal()
     for slot in level.slots:
         _place(slot, places, capture)
-    stops = [target for target in level.targets if isinstance(target.source, Slot)]
+    stops = [target for target in level.targets if isinstance(target.source, Slot) or target.is_view]
 
     def gradient(leaves: tuple[Any, ...], tangents: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor | None, ...]:
         args, kwargs = whole(list(leaves))
+        before = {t: edge_of(_source(t, leaves, places, capture, ())) for t in level.targets if t.is_given}
         with capture.ambient.restored():
             results = pytree.tree_leaves(function(*args, **kwargs))
         slots = [_tensor(slot, places, capture, results) for slot in level.slots]
@@ -52,8 +54,10 @@ def gradient_of(capture: Capture, level: Level, pattern: Pattern) -> Gradient:
         hooks = [(tensor, hook) for tensor in (*slots, *made) for hook in take_off_hooks(tensor)]
         for tensor in inputs:
             take_off_hooks(tensor)  # they are on the tensors of the call, and run there
-        with stopped([_edge(_source(target, leaves, places, capture, results)) for target in stops]):
-            found = torch.autograd.grad(given, inputs, tangents, create_graph=True, allow_unused=True)
+        ends = [before.get(target) or x for target, x in zip(level.targets, inputs, strict=True)]
+        passed = [_edge(end) for target, end in zip(level.targets, ends, strict=True) if target in stops]
+        with stopped(passed):
+            found = torch.autograd.grad(given, ends, tangents, create_graph=True, allow_unused=True)  # type: ignore[arg-type]  # it takes tensors and edges together
         for tensor, hook in hooks:
             tensor.register_hook(hook)  # type: ignore[no-untyped-call]  # for what is differentiated next
         return tuple(found)
@@ -128,6 +132,6 @@ def _given(known: Input, leaves: Sequence[Any]) -> torch.Tensor:
     return tensor
 
 
-def _edge(tensor: torch.Tensor) -> Place:
-    edge = torch.autograd.graph.get_gradient_edge(tensor)
+def _edge(end: torch.Tensor | GradientEdge) -> Place:
+    edge = end if isinstance(end, GradientEdge) else get_gradient_edge(end)
     return edge.node, edge.output_nr

@@ -53,12 +53,13 @@ def infer_levels(
     """
     passed = {slot: _passed(slot, inputs) for slot in slots}
     depths = _depths(passed) if len(slots) > 1 and not single else dict.fromkeys(slots, 0)
+    views = {target.place for target in targets if target.is_view}
     levels: list[Level] = []
     groups = _groups(depths, passed, targets, single=single)
     for depth, mine in groups:
         earlier = [target for slot in slots if depths[slot] < depth for target in passed[slot]]
         stops = frozenset(target.place for target in earlier)
-        met = _reached([target.place for slot in mine for target in passed[slot]], stops)
+        met = _reached([target.place for slot in mine for target in passed[slot]], stops | views)
         wanted = tuple(target for target in targets if target.place in met)
         if stops:
             writing = [s for s in slots if depths[s] < depth and isinstance(s.output, WrittenOutput)]

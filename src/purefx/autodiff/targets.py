@@ -54,17 +54,31 @@ class Target:
         """Where the tensor comes from in the graph of autograd."""
         return self.edge.node, self.edge.output_nr
 
+    @property
+    def is_view(self) -> bool:
+        """Whether it is a view of the caller's, which carries the gradient on to its base by itself."""
+        return isinstance(self.source, Input) and self.source.base_edge is not None and not self.of_base
+
+    @property
+    def is_given(self) -> bool:
+        """Whether it is a tensor of the caller as that was before the call."""
+        if not isinstance(self.source, Input):
+            return False
+        before = self.source.base_edge if self.of_base else self.source.edge
+        return before is not None and self.place == (before.node, before.output_nr)
+
 
 def infer_targets(capture: Capture, replay: Replay) -> tuple[Target, ...]:
-    """The tensors to which gradients flow; each edge belongs to one of them, and none lies behind another.
+    """The tensors to which gradients flow; each edge belongs to one of them.
 
-    Rule: of a view whose base is written, the history is that of the base.  So the base is the target; otherwise the
-    view itself, whose own history eager's autograd goes on with.
+    Rule: a view has a history of its own, which eager's autograd goes on with; it need not be what the geometry of the
+    view says (``as_strided`` of ``as_strided``, a hook).  Once the base is written, the history is that of the base.
     """
     targets: list[Target] = []
     for known in capture.inputs:
         if known.edge is not None:
-            targets.append(_target_of(known, capture.inputs))
+            targets.append(Target(known, known.edge))
+            targets += _written_base(known, capture.inputs)
         if begins(known):
             edge = edge_of(known.fake)
             assert edge is not None  # it requires grad
@@ -73,19 +87,11 @@ def infer_targets(capture: Capture, replay: Replay) -> tuple[Target, ...]:
     return tuple({t.place: t for t in reversed(targets)}.values())[::-1]
 
 
-def views_among(targets: Iterable[Target]) -> Iterator[GradientEdge]:
-    """The edges of targets that are views: eager's own views carry the gradient on to their base."""
-    for target in targets:
-        if isinstance(target.source, Input) and target.source.base_edge is not None and not target.of_base:
-            yield target.edge
-
-
-def _target_of(known: Input, inputs: Iterable[Input]) -> Target:
-    assert known.edge is not None  # asked of what requires grad
-    if known.base_edge is None or known.fake._version == known.first_version:
-        return Target(known, known.edge)
-    base = next((other for other in inputs if other.tensor is known.tensor._base), None)
-    return Target(known if base is None else base, known.base_edge, of_base=base is None)
+def _written_base(known: Input, inputs: Iterable[Input]) -> Iterator[Target]:
+    """The base of a view, where it was written."""
+    if known.base_edge is not None and known.fake._version != known.first_version:
+        base = next((other for other in inputs if other.tensor is known.tensor._base), None)
+        yield Target(known if base is None else base, known.base_edge, of_base=base is None)
 
 
 def _leaf_results(capture: Capture, replay: Replay) -> Iterable[Target]:

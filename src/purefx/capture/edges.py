@@ -33,23 +33,30 @@ class Beginning(torch.autograd.Function):
 
 
 class Forgotten(torch.autograd.Function):
-    """The history of a view that has lost the one that it had, of a base without any: a node that leads nowhere."""
+    """The history of a view that has lost the one that it had, of a base without any: a node that leads nowhere.
+
+    ``leaf`` is the one that operators of one tensor each had made the view of.
+    """
 
     @staticmethod
-    def forward(ctx: Any, handle: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def forward(
+        ctx: Any, handle: torch.Tensor, make: Callable[[], torch.Tensor], leaf: torch.Tensor | None
+    ) -> torch.Tensor:
         """Return the view that ``make`` makes, as a function of ``handle``, which nobody else has."""
+        ctx.leaf = leaf
         return make()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None, None]:
         """Pass nothing on."""
-        return None, None
+        return None, None, None
 
 
-def without_history(make: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """The view that ``make`` makes, which requires grad, and whose gradients flow nowhere."""
+def without_history(make: Callable[[], torch.Tensor], leaf: torch.Tensor | None) -> torch.Tensor:
+    """The view that ``make`` makes, which requires grad, and whose gradients flow nowhere; it was one of ``leaf``."""
+    handle = torch.empty(0, requires_grad=True)
     with torch.enable_grad():
-        made: torch.Tensor = Forgotten.apply(torch.empty(0, requires_grad=True), make)  # type: ignore[no-untyped-call]
+        made: torch.Tensor = Forgotten.apply(handle, make, leaf)  # type: ignore[no-untyped-call]
     return made
 
 
@@ -126,9 +133,10 @@ def is_leaf(tensor: torch.Tensor) -> bool:
 def leaf_behind(view: torch.Tensor) -> torch.Tensor | None:
     """The leaf that operators of one tensor each have made ``view`` of."""
     node = None if has_lost_history(view) else view.grad_fn
-    while node is not None and len(node.next_functions) == 1:
+    while node is not None and not is_forgotten(node) and len(node.next_functions) == 1:
         node = node.next_functions[0][0]
-    leaf: torch.Tensor | None = getattr(node, "variable", None)  # of the node that adds up the gradient of a leaf
+    known = "leaf" if node is not None and is_forgotten(node) else "variable"  # of what adds up a leaf's gradient
+    leaf: torch.Tensor | None = getattr(node, known, None)
     return leaf
 
 

@@ -79,12 +79,18 @@ def written_tensors(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def count_list_writes(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Count the writes of operators on lists (``_foreach_add_``), which PyTorch forgets to count under a mode."""
-    if facts(op).written and op.namespace == "aten":
-        lists = [x for x in written_arguments(op, args, kwargs) if isinstance(x, (list, tuple))]
-        if lists:
-            _check_written_once(op, lists)
-        for tensor in (t for x in lists for t in x if not t.is_inference()):
-            torch.autograd.graph.increment_version(tensor)
+    lists = written_lists(op, args, kwargs)
+    if lists:
+        _check_written_once(op, lists)
+    for tensor in (t for x in lists for t in x if not t.is_inference()):
+        torch.autograd.graph.increment_version(tensor)
+
+
+def written_lists(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The lists of tensors that this call of ``op`` writes, which are counted as soon as they are written."""
+    if op.namespace != "aten" or not facts(op).written:
+        return []
+    return [x for x in written_arguments(op, args, kwargs) if isinstance(x, (list, tuple))]
 
 
 def _check_written_once(op: OpOverload, lists: list[Any]) -> None:

@@ -20,13 +20,15 @@ from torch.overrides import enable_reentrant_dispatch
 
 from purefx._torch import count_writes_together, pytree, without_modes
 from purefx.capture.edges import has_history_apart
-from purefx.capture.effects import written_tensors
+from purefx.capture.effects import written_lists, written_tensors
 from purefx.capture.recording import Call, Effect, Variable
 from purefx.capture.renewal import Stray, Turned, renew, settle
 from purefx.errors import GradientsRefused
 from purefx.layout import covers
 from purefx.operators import aten
 
+_FRESH = "_purefx_fresh"
+"""The version at which autograd has last made, or looked at, the history of a view."""
 Passed = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -41,18 +43,26 @@ class Histories:
     def watch(self, tensor: torch.Tensor) -> None:
         """Note that ``tensor`` is there; views alone matter."""
         if tensor._is_view() and not tensor.is_inference():
-            self._seen.append(weakref.ref(tensor))
+            self._note([tensor], tensor._version)
 
     def settle(self) -> None:
-        """Renew the views that wait for their next use, as the run has ended."""
+        """Renew the views that wait for their next use, and those whose base was written and detached since.
+
+        Rule: ``detach_`` is no operator that a run sees, and a fake view of what it has detached has no history.
+        """
         with without_modes():
             for seen in self._seen:
                 tensor = seen()
                 if tensor is not None:
                     settle(tensor)
+            for view in self._views():
+                if has_history_apart(view) and view._version != view.__dict__.get(_FRESH):
+                    _renew(view, later=0)
 
     def follow(self, call: Call, given: Passed, result: Any) -> None:
         """What ``call`` of the tensors ``given`` does to histories; to be called before autograd counts its writes."""
+        if self._seen and torch.is_grad_enabled():
+            self._refresh(call, given)
         if call.effect is Effect.VIEW:
             self._follow_view(call, given, result)
         elif self._seen and call.effect is not Effect.NONE and not call.is_idle:
@@ -62,25 +72,40 @@ class Histories:
                 else:
                     self._turn(given[0][0])
 
+    def _note(self, views: list[torch.Tensor], version: int) -> None:
+        """``views`` are there, of what is at that ``version``; they count with it only after the call."""
+        self._seen += map(weakref.ref, views)
+        for view in views:
+            view.__dict__[_FRESH] = version
+
+    def _refresh(self, call: Call, given: Passed) -> None:
+        """Autograd has asked for the histories of the operands of ``call``, and gives new ones to what it writes."""
+        seen = call.effect is Effect.WRITE and _is_seen(given) and not written_lists(call.overload, *given)
+        written = written_tensors(call.overload, *given) if seen else []
+        for tensor in _tensors(given):
+            if _FRESH in tensor.__dict__:
+                tensor.__dict__[_FRESH] = tensor._version + any(tensor is x for x in written)
+
     def _follow_view(self, call: Call, given: Passed, result: Any) -> None:
         if not any(x.requires_grad for x in _tensors(given[0][:1])):
             self.plain.update(o.variable for o in call.outputs)
-        self._seen += map(weakref.ref, _tensors(result))
+        of = next(iter(_tensors(given)), None)
+        self._note(_tensors(result), 0 if of is None or of.is_inference() else of._version)
         if any(type(x) is Stray for x in given[0][:1]) or _strays(call):
             for made in _tensors(result):
                 made.__class__ = Stray
 
     def _follow_write(self, call: Call, given: Passed) -> None:
         written = written_tensors(call.overload, *given)
-        seen = _is_seen(given)
+        seen, counted = _is_seen(given), bool(written_lists(call.overload, *given))
         for view in self._views():
             stray = type(view) is Stray
             if not (stray or (not seen and has_history_apart(view))) or not _is_counted(view, written):
                 continue
             if not stray:
-                renew(view, later=1)
+                _renew(view, later=int(not counted))
             elif not any(view is x for x in written):
-                settle(view)
+                settle(view, counted=counted)
             elif seen:
                 raise GradientsRefused(
                     f"{call.op} writes to a view that shows more than the view that it was taken of",
@@ -94,7 +119,10 @@ class Histories:
         if tensor.is_inference():
             return
         for view in self._views_of(tensor):
-            renew(view, later=1)
+            _renew(view, later=1)
+        for view in self._views():
+            if view is not tensor and has_history_apart(view) and count_writes_together(view, tensor):
+                _renew(view, later=1)
         if tensor._is_view():
             tensor.__class__ = Turned
 
@@ -108,6 +136,11 @@ class Histories:
         for view in found:
             settle(view)
         return found
+
+
+def _renew(view: torch.Tensor, *, later: int) -> None:
+    renew(view, later=later)
+    view.__dict__[_FRESH] = view._version + later
 
 
 def _strays(call: Call) -> bool:

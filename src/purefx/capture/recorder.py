@@ -21,6 +21,7 @@ from purefx._torch import (
     is_traced_by_proxies,
     running_fake_kernels,
     without_modes,
+    without_overrides,
 )
 from purefx.capture.chance import Chance, is_same_draw
 from purefx.capture.effects import (
@@ -105,7 +106,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         """Run ``func`` on fakes and append a call; subclasses take themselves apart first."""
         if func is _DEVICE and type(args[0]) is FakeTensor:  # the engine of autograd asks for each gradient, often
             return args[0].fake_device
-        kwargs = kwargs or {}
+        awaited = (
+            Turned in types or Stray in types
+        )  # set_ passes their overrides by, and none is renewed below autograd
+        with without_overrides() if awaited else nullcontext():
+            return self._dispatch(func, types, args, kwargs or {})
+
+    def _dispatch(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_traced_by_proxies():
             raise UnsupportedOperator(
                 "the program traces a part of itself (make_fx, torch.func.linearize), which sees fake tensors",

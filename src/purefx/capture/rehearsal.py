@@ -13,7 +13,8 @@ Fake tensors have no addresses, hence accept both; without this the compiled fun
 
 They also accept some views that eager refuses: with strides (3, 18, 6), ``view(-1)`` of sizes (2, 1, 3).  And they
 accept complex numbers where eager has no kernel for them (``z > 1``, ``z.sort()``), so that the first call of an
-operator with complex operands is rehearsed too.
+operator with complex operands is rehearsed too; and so is that of an operator which writes a list of integers or
+bools, since fake kernels write any numbers to them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from typing import Any
 
 import torch
 
-from purefx._torch import OpOverload, without_modes
+from purefx._torch import OpOverload, pytree, without_modes
+from purefx.capture.effects import written_arguments
 from purefx.capture.recording import SYMBOLS, Constant, Operand, Region, Storage, Tree, map_tree, operands_of
 from purefx.layout import holds
 from purefx.operators import aten, facts, reads_each_element_first
@@ -48,19 +50,29 @@ def rehearse(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) ->
 
 
 def rehearse_dtypes(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> None:
-    """Let the error through that eager raises where ``op`` has no kernel for complex numbers."""
+    """Let the error through that eager raises where ``op`` has no kernel for such numbers, or cannot write them."""
     dtypes = tuple(o.region.dtype for o in operands_of((args, kwargs)))
-    if not any(dtype.is_complex for dtype in dtypes) or (op, dtypes) in _ACCEPTED or facts(op).custom:
+    if facts(op).custom or not (any(dtype.is_complex for dtype in dtypes) or _writes_integers(op, args, kwargs)):
+        return
+    kinds = (*dtypes, *(type(x) for x in pytree.tree_leaves((args, kwargs)) if not isinstance(x, Operand)))
+    if (op, kinds) in _ACCEPTED:
         return
     error = _error_on_zeros(op, args, kwargs)
-    if isinstance(error, Exception) and (isinstance(error, NotImplementedError) or "complex" in str(error)):
+    told = "complex" in str(error) or "can't be cast" in str(error)
+    if isinstance(error, Exception) and (isinstance(error, NotImplementedError) or told):
         raise error  # others come from the zeros
     if error is not _UNKNOWN:
-        _ACCEPTED.add((op, dtypes))
+        _ACCEPTED.add((op, kinds))
 
 
-_ACCEPTED: set[tuple[OpOverload, tuple[torch.dtype, ...]]] = set()
-"""Operators with complex operands of which eager is known to have kernels: that depends on nothing else."""
+def _writes_integers(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> bool:
+    """Whether ``op`` writes a list with a tensor of integers or bools in it."""
+    lists = [x for x in written_arguments(op, args, kwargs) if isinstance(x, list | tuple)]
+    return any(not o.region.dtype.is_floating_point for o in operands_of(lists))
+
+
+_ACCEPTED: set[tuple[OpOverload, tuple[object, ...]]] = set()
+"""Operators that eager is known to run on such dtypes and types of numbers: that depends on nothing else."""
 
 
 def rehearse_view(x: torch.Tensor, sizes: Sequence[Any]) -> None:

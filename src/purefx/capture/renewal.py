@@ -19,14 +19,16 @@ import torch
 from purefx._torch import (
     FakeTensor,
     copy_view_rules,
+    is_from_function,
     pytree,
     set_version,
     storage_key,
     swap_contents,
+    takes_hooks_off,
     without_modes,
     without_overrides,
 )
-from purefx.capture.edges import has_history_apart, is_leaf, is_view_without_grad, without_history
+from purefx.capture.edges import has_history_apart, is_leaf, is_view_without_grad, leaf_behind, without_history
 from purefx.capture.fakes import view_like
 from purefx.capture.frames import current_line
 from purefx.errors import GradientsRefused
@@ -43,7 +45,7 @@ class _Awaited(FakeTensor):
         kwargs = kwargs or {}
         with without_modes():
             for x in pytree.tree_leaves((args, kwargs)):
-                if isinstance(x, _Awaited):
+                if isinstance(x, _Awaited) and not takes_hooks_off(func):
                     x.prepare(func, kwargs)
         with without_overrides():
             return func(*args, **kwargs)
@@ -72,12 +74,12 @@ class Stray(_Awaited):
             settle(self)
 
 
-def settle(tensor: torch.Tensor) -> None:
-    """Renew ``tensor`` if that waits to be done."""
+def settle(tensor: torch.Tensor, *, counted: bool = False) -> None:
+    """Renew ``tensor`` if that waits to be done; ``counted`` tells that the write is counted which it is done for."""
     kind = type(tensor)
     if issubclass(kind, _Awaited):
         tensor.__class__ = FakeTensor
-        renew(tensor, later=-1 if kind is Turned else 0)
+        renew(tensor, later=-1 if kind is Turned or counted else 0)
 
 
 def renew(view: torch.Tensor, *, later: int) -> None:
@@ -88,7 +90,7 @@ def renew(view: torch.Tensor, *, later: int) -> None:
     """
     base = None if view.is_inference() else view._base
     apart = has_history_apart(view)
-    if base is None or (apart and is_leaf(view)) or not _shows_its_base(view, base):
+    if base is None or (apart and (is_leaf(view) or is_from_function(view))) or not _shows_its_base(view, base):
         return
     if view._backward_hooks or view.retains_grad:
         raise GradientsRefused(
@@ -96,10 +98,10 @@ def renew(view: torch.Tensor, *, later: int) -> None:
             where=current_line(),
             remedy="register the hook on the tensor that it is a view of",
         )
-    version = view._version
+    version, leaf = view._version, leaf_behind(view)
     set_version(view, version + (max(later, 0) if apart else min(later, 0)))
     with torch.set_grad_enabled(not is_view_without_grad(view)):
-        new = without_history(lambda: view_like(base, view)) if apart else view_like(base, view)
+        new = without_history(lambda: view_like(base, view), leaf) if apart else view_like(base, view)
     copy_view_rules(new, view)
     swap_contents(view, new)
     set_version(view, version)

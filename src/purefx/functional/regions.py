@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from purefx.capture.recording import Region
-from purefx.layout import Chain, Geometry, covers, overlaps, reify, reify_dtype
+from purefx.layout import Chain, Geometry, Slice, covers, overlaps, reify, reify_dtype
 
 
 def disjoint(a: Region, b: Region) -> bool:
@@ -41,6 +41,15 @@ def chain_between(base: Region, region: Region) -> Chain | None:
 def needs_restride(geometry: Geometry) -> bool:
     """Whether a value without gaps can be laid out in the order of ``geometry`` (it repeats no element)."""
     return 0 not in geometry.strides or geometry.is_empty
+
+
+def first_elements(geometry: Geometry, single: Geometry) -> Chain:
+    """From a tensor of that ``geometry`` to what `once` makes of it.
+
+    The elements of ``single`` may overlap, so that no chain is found by what they are.
+    """
+    pairs = enumerate(zip(geometry.sizes, single.sizes, strict=True))
+    return tuple(Slice(dim, 0, 1) for dim, (size, kept) in pairs if kept is not size)
 
 
 def once(geometry: Geometry) -> Geometry:

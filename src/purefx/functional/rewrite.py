@@ -37,7 +37,7 @@ from purefx.functional.builder import Builder, Value
 from purefx.functional.contents import Content, Merge
 from purefx.functional.dead import without_dead_nodes
 from purefx.functional.memory import Memory
-from purefx.functional.regions import chain_between, once
+from purefx.functional.regions import first_elements, once
 from purefx.functional.roots import (
     Root,
     Shown,
@@ -156,8 +156,7 @@ class Rewriter:
             value = self.builder.placeholder(name, root.region)
             self.owned[value.node] = root.region.storage
             single = root.region.at(once(root.region.geometry))
-            chain = chain_between(root.region, single)
-            value = value if chain is None else self.builder.chain(value, chain)
+            value = self.builder.chain(value, first_elements(root.region.geometry, single.geometry))
             self.roots.append((root, self.memory.begin(single, value)))
             inputs.append(RootInput(name, root))
         return inputs

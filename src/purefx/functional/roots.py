@@ -38,6 +38,10 @@ class Root:
     written: bool
 
 
+_Held = tuple[Root, list[Region]]
+"""A root, and the regions that lie in it."""
+
+
 def infer_roots(recording: Recording, inputs: Sequence[Input]) -> tuple[Root, ...]:
     """The roots of all inputs, in the order of their first member."""
     by_storage: dict[Storage, list[Input]] = {}
@@ -202,15 +206,34 @@ def written_regions(recording: Recording) -> dict[Storage, list[Region]]:
 def _storage_roots(members: list[Input], regions: list[Region], writes: list[Region]) -> Iterable[Root]:
     shown = list(dict.fromkeys(m.before for m in members))
     strays = [r for r in regions if _existed(r) and not any(includes(s, r) for s in shown)]
-    for group, stray in _merged(shown, strays, writes):
-        inside = tuple(m for m in members if m.before in group)
-        everything = [*group, *stray]
-        written = any(not disjoint(w, r) for w in writes for r in everything)
-        bases = [m for m in inside if all(includes(m.before, r) for r in everything)]
-        overlapping = None if written or not bases else bases[0]
-        base = next((m for m in bases if not has_internal_overlap(once(m.before.geometry))), overlapping)
-        region = base.before if base is not None else _hull(everything)
-        yield Root(region, base, inside, written)
+    groups = ([*group, *stray] for group, stray in _merged(shown, strays, writes))
+    roots = [(_root(group, members, writes), group) for group in groups]
+    while (met := _meeting(roots)) is not None:
+        one, other = met
+        group = [*one[1], *other[1]]
+        both = _root(group, members, writes), group
+        roots = [both if held is one else held for held in roots if held is not other]
+    return [root for root, _ in roots]
+
+
+def _root(everything: list[Region], members: list[Input], writes: list[Region]) -> Root:
+    """The root in which all regions of ``everything`` lie, some of them those of ``members``."""
+    inside = tuple(m for m in members if m.before in everything)
+    written = any(not disjoint(w, r) for w in writes for r in everything)
+    bases = [m for m in inside if all(includes(m.before, r) for r in everything)]
+    overlapping = None if written or not bases else bases[0]
+    base = next((m for m in bases if not has_internal_overlap(once(m.before.geometry))), overlapping)
+    return Root(base.before if base is not None else _hull(everything), base, inside, written)
+
+
+def _meeting(roots: list[_Held]) -> tuple[_Held, _Held] | None:
+    """Two roots of which one is made up, and has elements in it that the other is to hold; one is written."""
+    for held in roots:
+        for other in roots if held[0].base is None else ():
+            written = other is not held and (held[0].written or other[0].written)
+            if written and any(not disjoint(held[0].region, region) for region in other[1]):
+                return held, other
+    return None
 
 
 def _merged(

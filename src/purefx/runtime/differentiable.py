@@ -243,5 +243,21 @@ def _check_versions(watched: tuple[Watched, ...]) -> None:
             )
 
 
+class SameEdge(torch.autograd.Function):
+    """A tensor without memory, whose gradient goes where that of another goes now."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what looks like ``tensor``, and holds one element."""
+        return torch.empty_strided(tensor.shape, (0,) * tensor.dim(), dtype=tensor.dtype, device=tensor.device)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        """Pass the gradient on."""
+        return gradient
+
+
+same_edge = SameEdge.apply
+"""Keep where gradients of a view go, before its version changes and autograd makes its history anew."""
 record = CompiledFunction.apply
 """Give the outputs of a compiled call their history."""

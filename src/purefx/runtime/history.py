@@ -20,7 +20,7 @@ from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Input
 from purefx.capture.chance import random_state
 from purefx.capture.edges import is_bare_view, is_begun
-from purefx.capture.recording import DataAccess, Effect
+from purefx.capture.recording import DataAccess, Effect, Variable
 from purefx.errors import GradientsRefused
 from purefx.functional.roots import Root
 from purefx.functional.signature import (
@@ -32,10 +32,11 @@ from purefx.functional.signature import (
     WrittenOutput,
 )
 from purefx.operators import aten, facts
-from purefx.runtime.differentiable import Saved, record
+from purefx.runtime.differentiable import Saved, record, same_edge
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.support import set_versions
+from purefx.runtime.versions import emit_plain_views
 from purefx.runtime.write_back import emit_seen
 
 
@@ -67,10 +68,17 @@ def _with_grad(scope: Scope, lines: list[str]) -> list[str]:
     return lines if scope.capture.grad_before or not lines else ["with torch.enable_grad():", *indented(lines)]
 
 
+def begin_turned(scope: Scope) -> dict[Variable, list[str]]:
+    """The statements that make leaves of tensors of the caller, and of bases, once those have got another geometry."""
+    turned = [known for known in scope.inputs if begins(known) and _is_turned(scope, known.variable)]
+    lines = {k.variable: [f"{scope.inputs[k]}.requires_grad_()", *_hooks_on(scope, k)] for k in turned}
+    made = [leaf for leaf in new_leaves(scope.capture, scope.replay) if _is_turned(scope, leaf)]
+    return {**lines, **{leaf: [f"{scope.variables[leaf]}.requires_grad_()"] for leaf in made}}
+
+
 def emit_late_leaves(scope: Scope) -> list[str]:
     """Results that statements make, and that are leaves which require grad, or keep their gradients."""
-    turned = (name for known, name in scope.inputs.items() if begins(known) and _is_turned(scope, known))
-    lines = [f"{name}.requires_grad_()" for name in turned]
+    lines: list[str] = []
     begun = {scope.variables[leaf] for leaf in new_leaves(scope.capture, scope.replay)}
     for result, how in results_of(scope.capture, scope.replay):
         fake, name = result.fake, scope.result(how)
@@ -96,24 +104,31 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
             before += [f"{scope.earlier[known]} = {name}.view_as({name})", f"{name}.detach_()"]
         elif is_detached(known) or _loses_history(scope, known):
             after.append(f"{name}.detach_()")
-        if begun and not _is_turned(scope, known):
-            before.append(f"{name}.requires_grad_()")
+        if begun and not _is_turned(scope, known.variable):
+            before += [*emit_plain_views(scope, known), f"{name}.requires_grad_()"]
         elif ends(known):
             after.append(f"{name}.requires_grad_(False)")
     return before, after
 
 
-def _is_turned(scope: Scope, known: Input) -> bool:
-    """Whether ``known`` has got another geometry before it began to require grad, as PyTorch demands."""
+def _is_turned(scope: Scope, variable: Variable) -> bool:
+    """Whether ``variable``, or a view of it, has got another geometry before it began to require grad.
+
+    PyTorch refuses to change that of a leaf that requires grad, and of its views.
+    """
     turned = (Effect.GEOMETRY, Effect.STORAGE)
     changes = (c for c in scope.replay.statements if c.effect in turned and c.op is not DataAccess.SWAP)
     changes = (c for c in changes if c.modes.grad or c.op is aten.resize_.default)
-    if not any(o.variable is known.variable for call in changes for o in call.written):
+    known = next((known for known in scope.inputs if known.variable is variable), None)
+    views = {other.variable for other in scope.inputs if known is not None and other.fake._base is known.fake}
+    written = {o.variable for call in changes for o in call.written}
+    if variable not in written and not any(scope.counters.root(v) is variable or v in views for v in written):
         return False
     levels = () if scope.joint is None else scope.joint.levels
-    if any(target.source is known for level in levels for target in level.targets):
+    sources = [target.source for level in levels for target in level.targets]
+    if known in sources or variable in sources:
         raise GradientsRefused(
-            f"the program changes the geometry of {known.name} and lets it require grad",
+            f"the program changes the geometry of {known.name if known else 'a result'} and lets it require grad",
             where=None,
             remedy="do either outside, or compute with a new tensor",
         )
@@ -131,16 +146,18 @@ def _loses_history(scope: Scope, known: Input) -> bool:
 
 
 def _leaf_results(scope: Scope) -> list[str]:
-    return [f"{scope.variables[leaf]}.requires_grad_()" for leaf in new_leaves(scope.capture, scope.replay)]
+    leaves = [leaf for leaf in new_leaves(scope.capture, scope.replay) if not _is_turned(scope, leaf)]
+    return [f"{scope.variables[leaf]}.requires_grad_()" for leaf in leaves]
 
 
 def _hooks(scope: Scope) -> list[str]:
     """The hooks that the program registers on tensors of the caller."""
-    return [
-        f"{name}.register_hook({scope.speller.name('hook', hook)})"
-        for known, name in scope.inputs.items()
-        for hook in known.hooks
-    ]
+    late = begin_turned(scope)
+    return [line for known in scope.inputs if known.variable not in late for line in _hooks_on(scope, known)]
+
+
+def _hooks_on(scope: Scope, known: Input) -> list[str]:
+    return [f"{scope.inputs[known]}.register_hook({scope.speller.name('hook', hook)})" for hook in known.hooks]
 
 
 def _aliases(scope: Scope) -> list[str]:
@@ -161,29 +178,46 @@ def _aliases(scope: Scope) -> list[str]:
 
 def _record(scope: Scope, joint: Joint, i: int) -> list[str]:
     speller, level = scope.speller, joint.levels[i]
+    holders = _holders(scope, joint, level)
+    kept = _keep_views(scope, level, holders)
     outputs = "".join(f"{_output(scope, slot)}, " for slot in level.slots)
     inputs = [_input(scope, target) for target in level.targets] or [speller.name("nothing", _NOTHING)]
     saved = f"{speller.name('Saved', Saved)}({_saved(scope, joint, level)})"
     call = f"{speller.name('record', record)}(derivatives[{i}], ({outputs}), {saved}, {', '.join(inputs)})"
-    return _at_last_versions(scope, joint, i, f"({outputs}) = {call}")
+    return [*kept, *_at_last_versions(scope, holders, f"({outputs}) = {call}", last=bool(i))]
 
 
-def _at_last_versions(scope: Scope, joint: Joint, i: int, statement: str) -> list[str]:
-    """``statement``, while memory that it saves or shows has the version that it has in the end.
+def _holders(scope: Scope, joint: Joint, level: Level) -> list[Input]:
+    """The tensors of the caller that ``level`` saves or shows, and that count a write.
 
-    So has what is saved and never written, and what a view shows that is not older than the last write.
+    They are what is saved and never written, and what a view shows that is not older than the last write.
     """
-    level = joint.levels[i]
     sources = [joint.residuals[name] for name in joint.kept(level)]
     saved = [_holder(source.root) for source in sources if isinstance(source, RootInput)]
     held = dict.fromkeys([*saved, *_shown_by_aliases(scope, level)])
-    holders = [(known, scope.version(known)) for known in held if known.writes]
+    return [known for known in held if known.writes]
+
+
+def _keep_views(scope: Scope, level: Level, holders: list[Input]) -> list[str]:
+    """Statements that keep where gradients of views leave, which is elsewhere once they have another version."""
+    lines: list[str] = []
+    for known in [t.source for t in level.targets if t.is_view and isinstance(t.source, Input)]:
+        moved = any(scope.counters.together(known.variable, holder.variable) for holder in holders)
+        if moved and known not in scope.earlier:
+            name = scope.inputs[known]
+            scope.earlier[known] = scope.unique(f"{name}_before", "before")
+            lines.append(f"{scope.earlier[known]} = {scope.speller.name('same_edge', same_edge)}({name})")
+    return lines
+
+
+def _at_last_versions(scope: Scope, holders: list[Input], statement: str, *, last: bool) -> list[str]:
+    """``statement``, while ``holders`` have the version that they have in the end; and after it, with ``last``."""
     if not holders:
         return [statement]
     name = scope.speller.name("set_versions", set_versions)
-    after = ", ".join(f"({scope.inputs[known]}, {version} + {known.writes})" for known, version in holders)
-    before = ", ".join(f"({scope.inputs[known]}, {version})" for known, version in holders)
-    return [f"{name}({after})", statement, *([] if i else [f"{name}({before})"])]
+    after = ", ".join(f"({scope.inputs[known]}, {scope.version(known)} + {known.writes})" for known in holders)
+    before = ", ".join(f"({scope.inputs[known]}, {scope.version(known)})" for known in holders)
+    return [f"{name}({after})", statement, *([] if last else [f"{name}({before})"])]
 
 
 def _shown_by_aliases(scope: Scope, level: Level) -> list[Input]:
@@ -256,8 +290,8 @@ def _tuple(items: list[str]) -> str:
 def _residual(scope: Scope, source: RootInput | SymbolInput | ForwardOutput) -> str:
     if isinstance(source, RootInput):
         base = source.root.base
-        turned = base is not None and base.after != base.before
-        return f"{scope.roots[source.root]}{'.detach()' * turned}"
+        other = base is not None and (base.after != base.before or (base.base_edge is not None and base.writes > 0))
+        return f"{scope.roots[source.root]}{'.detach()' * other}"  # as itself it may have no history any more
     if isinstance(source, SymbolInput):
         return scope.speller.expression(source.symbol)
     return scope.outputs[source]
@@ -276,7 +310,8 @@ def _watched(scope: Scope, joint: Joint) -> list[str]:
         and o not in saved
         and o.variable in fakes
     ]
-    for root in dict.fromkeys(o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)):
+    given = {o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)} | scope.functional.written
+    for root in (root for root in scope.functional.roots if root in given):
         member = next((m for m in root.members if m.writes), _holder(root))
         if root.region.storage in read and member in scope.inputs and not member.tensor.is_inference():
             name = scope.inputs[member]

@@ -33,7 +33,7 @@ class Scope:
         self.earlier: dict[Input, str] = {}
         self.early: set[Call] = set()
         self.remembered: dict[Input, None] = {}
-        self.counters = Counters(capture)
+        self.counters = Counters(capture, replay.statements)
         self._taken: set[str] = {"graph", "leaves", "torch", "no_grad", "derivatives", "seed"}
         self.leaves = [self.unique(name, "x") for name in capture.flat.names]
         self.inputs = {known: self._input_name(known) for known in capture.inputs}

@@ -12,6 +12,7 @@ from purefx.analysis.gradients import begins, ends, is_detached, new_leaves, res
 from purefx.analysis.replay import Replayed
 from purefx.autodiff.backward import fakes_of
 from purefx.capture.captured import Input, TensorResult
+from purefx.capture.edges import leaf_behind
 from purefx.capture.recording import DataAccess, Effect, Variable
 from purefx.functional.roots import written_regions
 from purefx.functional.signature import BaseOutput, ResultOutput
@@ -34,30 +35,72 @@ def _pairs_of_outputs(scope: Scope) -> list[str]:
     return [f"({name}, {version})" for _, name, version in _versions_of_outputs(scope)]
 
 
+def emit_first_versions(scope: Scope) -> list[str]:
+    """The statement that takes back what the graph has counted by writing in place: gradients leave by views.
+
+    Rule: autograd makes the history of a view anew, or refuses to, once its memory was written.
+    """
+    levels = () if scope.joint is None else scope.joint.levels
+    views = [t.source.variable for level in levels for t in level.targets if t.is_view and isinstance(t.source, Input)]
+    return _setting(scope, [f"({name}, {scope.version(k)})" for k, name in _written_by_graph(scope, views)])
+
+
 def emit_first_views(scope: Scope) -> list[str]:
     """The views that were taken before what they show had a history, or while it had one."""
     return _emit_early(scope, {r.variable for r, how in results_of(scope.capture, scope.replay) if _is_first(scope, r)})
 
 
+def emit_plain_views(scope: Scope, known: Input) -> list[str]:
+    """The views that were taken of ``known`` when it was detached, and before it began to require grad again."""
+    results = (r.variable for r, _ in results_of(scope.capture, scope.replay))
+    shown = [v for v in results if v is not known.variable and scope.counters.root(v) is known.variable]
+    return _emit_early(scope, {v for v in shown if scope.counters.first_view(v) in scope.capture.plain_views})
+
+
 def _is_first(scope: Scope, result: TensorResult) -> bool:
-    shown = scope.counters.root(result.variable)
+    shown, first = scope.counters.root(result.variable), scope.counters.first_view(result.variable)
     known = next((known for known in scope.inputs if known.variable is shown), None)
     if known is not None:
-        plain = result.variable in scope.capture.plain_views or not result.fake.requires_grad
-        return begins(known) if plain else is_detached(known) or ends(known)
+        plain = first in scope.capture.plain_views or not result.fake.requires_grad
+        if plain:
+            return begins(known) and (known.edge is None or first not in scope.capture.plain_views)
+        again = begins(known) and leaf_behind(result.fake) is known.fake
+        return (is_detached(known) or ends(known)) and not again
     makers = (c for c in scope.replay.statements if any(o.variable is result.variable for o in c.outputs))
     written = any(o.variable is result.variable for call in scope.capture.recording for o in call.written)
     begun = shown in new_leaves(scope.capture, scope.replay)
     older = begun or (not written and any(map(scope.counters.is_older, makers)))
-    return result.variable in scope.capture.plain_views and older
+    return first in scope.capture.plain_views and older
 
 
 def emit_older_views(scope: Scope) -> list[str]:
-    """The views that are older than the last write of what they show; autograd is to see that they are."""
-    if scope.joint is None and not any(known.fake.requires_grad for known in scope.inputs):
-        return []
+    """The views that are older than the last write of what they show; autograd is to see that they are.
+
+    Those of outputs that get their history later are taken then.
+    """
+    late = _late_outputs(scope)
+    return _emit_early(scope, {v for v in _older_views(scope) if not late & _made_of(scope, v)})
+
+
+def emit_late_older_views(scope: Scope) -> list[str]:
+    """The older views of outputs that depend on outputs."""
+    late = _late_outputs(scope)
+    return _emit_early(scope, {v for v in _older_views(scope) if late & _made_of(scope, v)})
+
+
+def _late_outputs(scope: Scope) -> set[Variable]:
+    """What the graph returns, and what becomes a function of other outputs."""
+    levels = () if scope.joint is None else scope.joint.levels
+    outputs = [slot.output for level in levels if level.depth for slot in level.slots]
+    return {output.variable for output in outputs if isinstance(output, ResultOutput | BaseOutput)}
+
+
+def _older_views(scope: Scope) -> set[Variable]:
+    fakes = [*(known.fake for known in scope.inputs), *fakes_of(scope.capture, scope.replay).values()]
+    if scope.joint is None and not any(fake.requires_grad for fake in fakes):
+        return set()
     older = filter(scope.counters.is_older, scope.replay.statements)
-    return _emit_early(scope, {o.variable for call in older for o in call.outputs})
+    return {o.variable for call in older for o in call.outputs}
 
 
 def _emit_early(scope: Scope, needed: set[Variable]) -> list[str]:

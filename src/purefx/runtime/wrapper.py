@@ -26,11 +26,13 @@ from purefx.runtime.body import emit_graph_call
 from purefx.runtime.differentiable import Derivatives
 from purefx.runtime.epilogue import emit_rebinding, emit_return, emit_statements
 from purefx.runtime.guards import spell_conditions, spell_geometries, spell_sources
-from purefx.runtime.history import emit_history, emit_late_leaves, emit_later_levels, emit_seed
+from purefx.runtime.history import begin_turned, emit_history, emit_late_leaves, emit_later_levels, emit_seed
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.versions import (
+    emit_first_versions,
     emit_first_views,
     emit_last_versions,
+    emit_late_older_views,
     emit_older_views,
     emit_remembering,
     emit_versions,
@@ -99,13 +101,15 @@ def _body(scope: Scope) -> list[str]:
         *emit_seed(scope),
         *emit_graph_call(scope),
         *emit_versions_of_outputs(scope),
+        *emit_first_versions(scope),
         *emit_first_views(scope),
         *emit_history(scope),
         *emit_older_views(scope),
         *emit_write_back(scope),
         *emit_later_levels(scope),
+        *emit_late_older_views(scope),
         *emit_versions(scope),
-        *emit_statements(scope),
+        *emit_statements(scope, begin_turned(scope)),
         *emit_write_back_resized(scope),
         *emit_last_versions(scope),
         *emit_late_leaves(scope),

@@ -139,7 +139,7 @@ def _body(scope: Scope) -> list[str]:
         *_layouts(scope),
         *_write_back(scope),
         *_hooks(scope),
-        *emit_statements(scope),
+        *emit_statements(scope, {}),
         *emit_rebinding(scope),
         *emit_return(scope),
     ]
