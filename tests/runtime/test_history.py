@@ -172,6 +172,31 @@ def a_flat_view_of_a_view_of_ones_own(a: Tensor) -> Any:
     return v, a, v, v.flatten(), v[0] * 2
 
 
+@programs(lambda: (alive(4, 3),))
+def views_of_a_view_of_ones_own_that_nobody_holds(a: Tensor) -> Any:
+    v = Shown.apply(a)
+    return v[1:, 2:], v[0], v.unbind()
+
+
+@programs(lambda: (leaf(4, 3),))
+def a_view_of_a_view_of_ones_own_of_a_view_of_ones_own(x: Tensor) -> Any:
+    return Shown.apply(Shown.apply(x * 2)[0])[1:]
+
+
+@programs(lambda: (alive(4, 3),))
+def a_view_of_a_hooked_view_of_ones_own_next_to_what_is_computed_of_that(a: Tensor) -> Any:
+    v = Shown.apply(a)
+    v.register_hook(lambda gradient: gradient.clamp(max=3))
+    return v[:2], v.sum()
+
+
+@programs(lambda: (alive(4, 3), leaf(3)))
+def a_view_of_a_view_of_ones_own_of_what_is_written(a: Tensor, w: Tensor) -> Any:
+    a.mul_(w)
+    v = Shown.apply(a)
+    return v[0], (v * w).sum()
+
+
 # ---- what the caller writes before the backward
 
 

@@ -9,18 +9,20 @@ compiled function has gradients of any order.  It runs the program's forward onc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from purefx._torch import pytree
 from purefx.autodiff.backward import Pattern, Place, stopped
 from purefx.autodiff.levels import Level
-from purefx.autodiff.targets import Slot, Target
+from purefx.autodiff.targets import Slot, Target, edge_behind
 from purefx.capture.arguments import Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult, name_of
 from purefx.capture.edges import take_off_hooks
 from purefx.capture.recording import Variable
+from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.functional.signature import WrittenOutput
 
@@ -46,7 +48,8 @@ def gradient_of(capture: Capture, level: Level, pattern: Pattern) -> Gradient:
         with capture.ambient.restored():
             results = pytree.tree_leaves(function(*args, **kwargs))
         slots = [_tensor(slot, places, capture, results) for slot in level.slots]
-        given = [slot for slot, is_given in zip(slots, pattern, strict=True) if is_given]
+        ends = [_entered(x, slot) for x, slot, is_given in zip(slots, level.slots, pattern, strict=True) if is_given]
+        given = cast(list[torch.Tensor], ends)  # autograd takes edges too
         inputs = [_source(target, leaves, places, capture, results) for target in level.targets]
         made = [x for target, x in zip(level.targets, inputs, strict=True) if isinstance(target.source, Slot)]
         hooks = [(tensor, hook) for tensor in (*slots, *made) for hook in take_off_hooks(tensor)]
@@ -76,10 +79,11 @@ def present_inputs(level: Level) -> Callable[[Sequence[Any]], list[torch.Tensor 
 
 
 def _place(slot: Slot, places: dict[Variable, int], capture: Capture) -> tuple[int, bool]:
-    """Which result the tensor of ``slot`` is, or the base of which."""
+    """Which result the tensor of ``slot`` is, or shows, or is the base of."""
     if not isinstance(slot.output, WrittenOutput):
-        if slot.output.variable in places:
-            return places[slot.output.variable], False
+        variable = variable_of(slot.fake) if slot.behind else slot.output.variable
+        if variable in places:
+            return places[variable], False
         for i, result in enumerate(capture.results):
             if isinstance(result, TensorResult) and result.fake._base is slot.fake:
                 return i, True
@@ -128,6 +132,11 @@ def _given(known: Input, leaves: Sequence[Any]) -> torch.Tensor:
     return tensor
 
 
+def _entered(tensor: torch.Tensor, slot: Slot) -> torch.Tensor | GradientEdge:
+    """Where the gradient of ``slot`` enters: at ``tensor``, or at what that shows."""
+    return edge_behind(tensor, slot.behind) if slot.behind else tensor
+
+
 def _edge(tensor: torch.Tensor) -> Place:
-    edge = torch.autograd.graph.get_gradient_edge(tensor)
+    edge = get_gradient_edge(tensor)
     return edge.node, edge.output_nr

@@ -23,18 +23,32 @@ from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alias:
-    """A result that shares memory with another tensor, and has a history that is not that of a view."""
+    """What shares memory with another tensor, and has a history that is not that of a view.
+
+    It is a result, or what a result shows by so many views that lie ``behind`` it.
+    """
 
     variable: Variable
     region: Region
+    behind: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """An output of the program that requires grad; ``fake`` is what it became in the run."""
+    """An output of the program that requires grad; ``fake`` is what it became in the run, or a view of that."""
 
     output: ResultOutput | BaseOutput | WrittenOutput | Alias
     fake: torch.Tensor
+
+    @property
+    def behind(self) -> int:
+        """By how many views ``fake`` shows the output."""
+        return self.output.behind if isinstance(self.output, Alias) else 0
+
+    @property
+    def edge(self) -> GradientEdge:
+        """The edge by which gradients of the output flow."""
+        return edge_behind(self.fake, self.behind)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +67,17 @@ class Target:
     def place(self) -> tuple[Node, int]:
         """Where the tensor comes from in the graph of autograd."""
         return self.edge.node, self.edge.output_nr
+
+
+def edge_behind(tensor: torch.Tensor, views: int) -> GradientEdge:
+    """The edge of what ``tensor`` shows by so many ``views``."""
+    edge = edge_of(tensor)
+    assert edge is not None  # asked of what has a history
+    for _ in range(views):
+        node, output = edge.node.next_functions[0]
+        assert node is not None  # the views are of what has a history too
+        edge = GradientEdge(node, output)
+    return edge
 
 
 def infer_targets(capture: Capture, replay: Replay) -> tuple[Target, ...]:
