@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch.overrides import enable_reentrant_dispatch
 
-from purefx._torch import count_writes_together, pytree, without_modes
+from purefx._torch import FakeTensor, count_writes_together, is_piece, pytree, without_modes
 from purefx.capture.edges import has_history_apart
 from purefx.capture.effects import written_tensors
 from purefx.capture.recording import Call, Effect, Variable
-from purefx.capture.renewal import Stray, Turned, renew, settle
+from purefx.capture.renewal import Older, Stray, Turned, renew, settle
 from purefx.errors import GradientsRefused
 from purefx.layout import covers
 from purefx.operators import aten
@@ -75,6 +75,8 @@ class Histories:
         seen = _is_seen(given)
         for view in self._views():
             stray = type(view) is Stray
+            if type(view) is FakeTensor and _may_be_left(view):
+                view.__class__ = Older
             if not (stray or (not seen and has_history_apart(view))) or not _is_counted(view, written):
                 continue
             if not stray:
@@ -115,6 +117,11 @@ def _strays(call: Call) -> bool:
     return call.op is aten.as_strided.default and not covers(
         call.operands[0].region.geometry, call.outputs[0].region.geometry
     )
+
+
+def _may_be_left(view: torch.Tensor) -> bool:
+    """Whether the history of ``view`` is made anew after a write, and its base may be detached before that."""
+    return view.requires_grad and not has_history_apart(view) and not is_piece(view)
 
 
 def _is_counted(view: torch.Tensor, written: list[torch.Tensor]) -> bool:
