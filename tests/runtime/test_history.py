@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import purefx
+from purefx.errors import GradientsRefused
 from tests.functional.kinds import Programs, ramp
 from tests.support.oracle import assert_same_as_eager
 
@@ -73,6 +74,78 @@ def a_result_is_turned_and_written(x: Tensor) -> Any:
     y.mul_(x.t())
     y.unsqueeze_(0)
     return y, x + 1
+
+
+# ---- arguments that are turned after they are written
+
+
+@programs(lambda: (alive(3, 4), leaf(4)))
+def an_argument_is_written_and_shows_less(a: Tensor, w: Tensor) -> Any:
+    a.mul_(w)
+    y = a * 3
+    a.as_strided_((3,), (2,), 1)
+    return y, a * a
+
+
+@programs(lambda: (alive(3, 4), leaf(4)))
+def a_row_is_written_and_then_the_argument_shows_less(a: Tensor, w: Tensor) -> Any:
+    a[1] = w * 2
+    a.t_()
+    a.as_strided_((3,), (2,), 1)
+    with torch.no_grad():
+        a.mul_(5)
+    return a.sum()
+
+
+@programs(lambda: (alive(3, 4), leaf(4)))
+def an_argument_is_written_past_autograd_and_shows_less(a: Tensor, w: Tensor) -> Any:
+    a.data.mul_(2)
+    a.as_strided_((3,), (2,), 1)
+    return a * w[1]
+
+
+@programs(lambda: (alive(3, 4), leaf(4)))
+def an_argument_is_written_and_turned_past_autograd(a: Tensor, w: Tensor) -> Any:
+    a.mul_(w)
+    with torch.no_grad():
+        a.as_strided_((3, 4), (1, 3), 0)
+    return a * 2
+
+
+@programs(lambda: ((base := alive(3, 4)), base[1], leaf(4)))
+def a_row_is_written_by_itself_and_then_its_base_shows_less(a: Tensor, row: Tensor, w: Tensor) -> Any:
+    row.mul_(w)
+    old = a[2]
+    a.as_strided_((3,), (2,), 1)
+    return row.sum(), old
+
+
+# ---- hooks on arguments that are written
+
+
+@programs(lambda: (alive(3, 4), leaf(4)))
+def an_argument_is_hooked_before_and_after_it_is_written(a: Tensor, w: Tensor) -> Any:
+    a.register_hook(lambda gradient: gradient * 3)
+    a.mul_(w)
+    a.register_hook(lambda gradient: gradient * 5)
+    return a * 2
+
+
+@programs(lambda: ((base := alive(3, 4)), base[1], leaf(4)))
+def a_base_is_hooked_after_a_row_of_it_is_written(a: Tensor, row: Tensor, w: Tensor) -> Any:
+    row.mul_(w)
+    a.register_hook(lambda gradient: gradient * 5)
+    return (a * w).sum()
+
+
+@programs(lambda: ((base := alive(3, 4)), base[1], base[1:], leaf(4)))
+def views_are_hooked_between_writes(a: Tensor, row: Tensor, rows: Tensor, w: Tensor) -> Any:
+    rows.register_hook(lambda gradient: gradient * 3)
+    row.register_hook(lambda gradient: gradient * 5)
+    y = row.sin()
+    row.mul_(w)
+    row.register_hook(lambda gradient: gradient * 7)
+    return y, row * w, rows * 2
 
 
 # ---- lazily conjugated aliases
@@ -204,6 +277,26 @@ def a_view_of_a_view_of_ones_own_of_what_is_written(a: Tensor, w: Tensor) -> Any
 def what_is_saved_was_written_past_autograd(a: Tensor) -> Any:
     a.data.add_(5)
     return a * a, a
+
+
+def test_a_hook_between_a_write_and_a_turn_is_refused() -> None:
+    def f(a: Tensor) -> None:
+        a.mul_(2)
+        a.register_hook(lambda gradient: gradient * 3)
+        a.t_()
+
+    with pytest.raises(GradientsRefused, match="has got a hook after an earlier change"):
+        purefx.trace(f, alive(2, 3))
+
+
+def test_a_hook_on_what_is_turned_and_computed_with_is_refused() -> None:
+    def f(a: Tensor) -> Tensor:
+        a.t_()
+        a.register_hook(lambda gradient: gradient[:1])
+        return a * 2
+
+    with pytest.raises(GradientsRefused, match="registers a hook on args\\[0\\] after it has written to it or turned"):
+        purefx.trace(f, alive(2, 3))
 
 
 @pytest.mark.parametrize("name", programs.names())

@@ -220,7 +220,7 @@ def _arrive(
 def _shown(slot: Slot, recorder: Recorder) -> tuple[torch.Tensor | GradientEdge, Region]:
     """What the output of ``slot`` shows of the tensor that it became, which may have another geometry now."""
     fake, wanted = slot.fake, slot.output.region
-    if slot.behind:
+    if slot.behind is not None:
         return slot.edge, wanted
     now = recorder.region(fake)
     if now == wanted or now.storage is not wanted.storage:

@@ -17,10 +17,10 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from purefx._torch import pytree
 from purefx.autodiff.backward import Pattern, Place, stopped
 from purefx.autodiff.levels import Level
-from purefx.autodiff.targets import Slot, Target, edge_behind
+from purefx.autodiff.targets import Slot, Target
 from purefx.capture.arguments import Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult, name_of
-from purefx.capture.edges import take_off_hooks
+from purefx.capture.edges import edge_behind, take_off_hooks
 from purefx.capture.recording import Variable
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
@@ -81,7 +81,7 @@ def present_inputs(level: Level) -> Callable[[Sequence[Any]], list[torch.Tensor 
 def _place(slot: Slot, places: dict[Variable, int], capture: Capture) -> tuple[int, bool]:
     """Which result the tensor of ``slot`` is, or shows, or is the base of."""
     if not isinstance(slot.output, WrittenOutput):
-        variable = variable_of(slot.fake) if slot.behind else slot.output.variable
+        variable = slot.output.variable if slot.behind is None else variable_of(slot.fake)
         if variable in places:
             return places[variable], False
         for i, result in enumerate(capture.results):
@@ -134,7 +134,7 @@ def _given(known: Input, leaves: Sequence[Any]) -> torch.Tensor:
 
 def _entered(tensor: torch.Tensor, slot: Slot) -> torch.Tensor | GradientEdge:
     """Where the gradient of ``slot`` enters: at ``tensor``, or at what that shows."""
-    return edge_behind(tensor, slot.behind) if slot.behind else tensor
+    return tensor if slot.behind is None else edge_behind(tensor, slot.behind)
 
 
 def _edge(tensor: torch.Tensor) -> Place:

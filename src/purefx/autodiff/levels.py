@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 from purefx.autodiff.backward import Backward, Pattern, Place
 from purefx.autodiff.targets import Slot, Target
 from purefx.capture.captured import Input
-from purefx.capture.edges import Beginning, edge_of
+from purefx.capture.edges import Beginning, base_of, edge_of
 from purefx.functional.signature import FunctionalBackward, WrittenOutput
 
 _BEGINNING: type = Beginning._backward_cls  # what a node of that function is
@@ -56,7 +55,7 @@ def infer_levels(
     levels: list[Level] = []
     groups = _groups(depths, passed, targets, single=single)
     for depth, mine in groups:
-        earlier = [target for slot in slots if depths[slot] < depth and not slot.behind for target in passed[slot]]
+        earlier = [target for slot in slots if depths[slot] < depth and slot.behind is None for target in passed[slot]]
         stops = frozenset(target.place for target in earlier)
         met = _reached([target.place for slot in mine for target in passed[slot]], stops)
         wanted = tuple(target for target in targets if target.place in met)
@@ -111,22 +110,17 @@ def _passed(slot: Slot, inputs: Sequence[Input]) -> list[Target]:
     shown = slot.output.shown
     assert shown is not None  # it is a slot
     family = [shown.source, *(i for i in inputs if base_of(i.fake) is base_of(shown.source.fake))]
-    found = [Target(known, edge) for known in family for edge in [edge_of(known.fake)] if edge is not None]
+    found = [] if slot.behind is None else [Target(slot, slot.edge)]
+    found += [Target(known, edge) for known in family for edge in [edge_of(known.fake)] if edge is not None]
     base = edge_of(base_of(shown.source.fake))
     if base is not None and shown.source.fake._base is not None:
         found.append(Target(shown.source, base, of_base=True))
     return list({target.place: target for target in found}.values())
 
 
-def base_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor whose history ``tensor`` has a part in."""
-    base = None if tensor.is_inference() else tensor._base
-    return tensor if base is None else base
-
-
 def _held(passed: dict[Slot, list[Target]]) -> dict[Place, Slot]:
     """The places of the slots that somebody holds, and can differentiate by; the first of several owns a place."""
-    return {t.place: slot for slot, found in reversed(passed.items()) if not slot.behind for t in found}
+    return {t.place: slot for slot, found in reversed(passed.items()) if slot.behind is None for t in found}
 
 
 def _depths(passed: dict[Slot, list[Target]]) -> dict[Slot, int]:

@@ -16,8 +16,9 @@ from torch.autograd.graph import GradientEdge, Node
 from purefx.analysis.gradients import begins, new_leaves, results_of
 from purefx.analysis.replay import Replay, Replayed
 from purefx.capture.captured import Capture, Input
-from purefx.capture.edges import edge_of, is_begun
+from purefx.capture.edges import edge_behind, edge_of, is_begun
 from purefx.capture.recording import Region, Variable
+from purefx.functional.roots import Shown
 from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 
 
@@ -25,12 +26,12 @@ from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 class Alias:
     """What shares memory with another tensor, and has a history that is not that of a view.
 
-    It is a result, or what a result shows by so many views that lie ``behind`` it.
+    It is a result; or a result shows it by so many views, and it lies ``behind`` their nodes.
     """
 
     variable: Variable
     region: Region
-    behind: int = 0
+    behind: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,14 +42,18 @@ class Slot:
     fake: torch.Tensor
 
     @property
-    def behind(self) -> int:
-        """By how many views ``fake`` shows the output."""
-        return self.output.behind if isinstance(self.output, Alias) else 0
+    def behind(self) -> int | None:
+        """How many nodes behind ``fake`` gradients of the output enter; None where that is at ``fake`` as it is."""
+        match self.output:
+            case Alias(behind=behind) | WrittenOutput(shown=Shown(behind=behind)):
+                return behind
+            case _:
+                return None
 
     @property
     def edge(self) -> GradientEdge:
-        """The edge by which gradients of the output flow."""
-        return edge_behind(self.fake, self.behind)
+        """The edge by which gradients of the output enter."""
+        return edge_behind(self.fake, self.behind or 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,17 +72,6 @@ class Target:
     def place(self) -> tuple[Node, int]:
         """Where the tensor comes from in the graph of autograd."""
         return self.edge.node, self.edge.output_nr
-
-
-def edge_behind(tensor: torch.Tensor, views: int) -> GradientEdge:
-    """The edge of what ``tensor`` shows by so many ``views``."""
-    edge = edge_of(tensor)
-    assert edge is not None  # asked of what has a history
-    for _ in range(views):
-        node, output = edge.node.next_functions[0]
-        assert node is not None  # the views are of what has a history too
-        edge = GradientEdge(node, output)
-    return edge
 
 
 def infer_targets(capture: Capture, replay: Replay) -> tuple[Target, ...]:

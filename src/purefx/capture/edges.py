@@ -82,6 +82,23 @@ def edge_of(tensor: torch.Tensor) -> GradientEdge | None:
         return None
 
 
+def base_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor whose history ``tensor`` has a part in."""
+    base = None if tensor.is_inference() else tensor._base
+    return tensor if base is None else base
+
+
+def edge_behind(tensor: torch.Tensor, nodes: int) -> GradientEdge:
+    """The edge that lies so many ``nodes``, those of views, behind that of ``tensor``."""
+    edge = edge_of(tensor)
+    assert edge is not None  # asked of what has a history
+    for _ in range(nodes):
+        node, output = edge.node.next_functions[0]
+        assert node is not None  # the views are of what has a history too
+        edge = GradientEdge(node, output)
+    return edge
+
+
 def _edge_of_leaf(leaf: torch.Tensor) -> GradientEdge:
     """What `get_gradient_edge` returns, which takes a view of ``leaf`` to find it: for a fake that costs much."""
     with without_dispatch(), torch.enable_grad():

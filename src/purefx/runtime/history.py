@@ -6,6 +6,7 @@ arg1.requires_grad_()
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -71,6 +72,7 @@ def emit_late_leaves(scope: Scope) -> list[str]:
     """Results that statements make, and that are leaves which require grad, or keep their gradients."""
     turned = (name for known, name in scope.inputs.items() if begins(known) and _is_turned(scope, known))
     lines = [f"{name}.requires_grad_()" for name in turned]
+    lines += _late_hooks(scope)
     begun = {scope.variables[leaf] for leaf in new_leaves(scope.capture, scope.replay)}
     for result, how in results_of(scope.capture, scope.replay):
         fake, name = result.fake, scope.result(how)
@@ -141,6 +143,21 @@ def _hooks(scope: Scope) -> list[str]:
         for known, name in scope.inputs.items()
         for hook in known.hooks
     ]
+
+
+def _late_hooks(scope: Scope) -> list[str]:
+    """The hooks that the program registers on what tensors of the caller have become by its writes."""
+    hooked = [(known, name) for known, name in scope.inputs.items() if known.late_hooks]
+    levels = scope.joint.levels if scope.joint is not None else ()
+    if hooked and len(levels) == 1 and not all(isinstance(slot.output, WrittenOutput) for slot in levels[0].slots):
+        raise GradientsRefused(
+            f"the program registers a hook on {hooked[0][0].name} after it has written to it or turned it,"
+            " and computes with it",
+            where=None,
+            remedy="register the hook outside, or on a new tensor",
+        )
+    name_of_hook = partial(scope.speller.name, "hook")
+    return [f"{name}.register_hook({name_of_hook(hook)})" for known, name in hooked for hook in known.late_hooks]
 
 
 def _aliases(scope: Scope) -> list[str]:
