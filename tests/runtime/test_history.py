@@ -120,6 +120,38 @@ def a_row_is_written_by_itself_and_then_its_base_shows_less(a: Tensor, row: Tens
     return row.sum(), old
 
 
+# ---- arguments that are detached and written
+
+
+@programs(lambda: (alive(2, 3), leaf(3)))
+def views_are_older_than_the_detaching_and_a_write(b: Tensor, w: Tensor) -> Any:
+    row, turned = b[0], b.t()
+    rest = b[1][1:]
+    y = rest * 2
+    b.detach_()
+    b.mul_(2)
+    return row, turned * 2, rest, y, b[1], w * 2
+
+
+@programs(lambda: ((base := alive(2, 3)).view(-1), base, leaf(3)))
+def views_of_a_view_are_taken_after_its_base_is_detached_and_written(a: Tensor, base: Tensor, w: Tensor) -> Any:
+    early = a[:2]
+    base.mul_(w)
+    base.detach_()
+    return early, a[1:], a.unbind()[0], base[0]
+
+
+def test_a_view_is_refused_that_is_taken_of_one_that_has_lost_its_history() -> None:
+    def f(b: Tensor) -> Tensor:
+        turned = b.t()
+        b.detach_()
+        b.mul_(2)
+        return turned[0]
+
+    with pytest.raises(GradientsRefused, match="detaches it and returns a view of it"):
+        purefx.trace(f, alive(2, 3))
+
+
 # ---- hooks on arguments that are written
 
 

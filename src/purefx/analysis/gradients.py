@@ -22,8 +22,9 @@ from purefx.capture.edges import (
     is_begun,
     is_forgotten,
     is_leaf,
+    leads_nowhere,
 )
-from purefx.capture.recording import Variable
+from purefx.capture.recording import Effect, Variable
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 
@@ -135,13 +136,31 @@ def _is_begun_anew(known: Input) -> bool:
 
 
 def _loses_views(capture: Capture, known: Input) -> bool:
-    """Whether a result is a view, with a history, of ``known``, which the program has written and detached."""
+    """Whether a result is a view, with a history that leads on, of ``known``, which was written and detached.
+
+    A view that has lost its history is taken before the write, and loses it again.  So is what was taken of it then.
+    """
     if not is_detached(known) or not known.writes:
         return False
     given = {other.variable for other in capture.inputs}
-    results = (r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given)
-    views = [r.fake for r in results if not r.fake.is_inference() and r.fake._base is known.fake]
-    return any(view.requires_grad and not is_begun(view) for view in views)
+    results = [r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given]
+    views = [r for r in results if not r.fake.is_inference() and r.fake._base is known.fake]
+    late = (r for r in views if r.fake.requires_grad and not is_begun(r.fake) and not _is_lost(r.fake))
+    return any(not leads_nowhere(r.fake) or _source_of(r.variable, capture) is known.variable for r in late)
+
+
+def _is_lost(view: torch.Tensor) -> bool:
+    """Whether ``view`` itself has lost its history."""
+    return not has_lost_history(view) and view.grad_fn is not None and is_forgotten(view.grad_fn)
+
+
+def _source_of(view: Variable, capture: Capture) -> Variable:
+    """The tensor of the caller that ``view`` was taken of."""
+    given = {known.variable for known in capture.inputs}
+    for call in reversed(capture.recording.calls):
+        if view not in given and call.effect is Effect.VIEW and view in {o.variable for o in call.outputs}:
+            view = call.operands[0].variable
+    return view
 
 
 def _keeps_write(known: Input) -> bool:

@@ -58,6 +58,14 @@ def is_forgotten(node: Node) -> bool:
     return getattr(node, "_forward_cls", None) is Forgotten
 
 
+def leads_nowhere(tensor: torch.Tensor) -> bool:
+    """Whether operators of one tensor each have made ``tensor`` of a view that has lost its history."""
+    node = None if has_lost_history(tensor) else tensor.grad_fn
+    while node is not None and not is_forgotten(node):
+        node = node.next_functions[0][0] if len(node.next_functions) == 1 else None
+    return node is not None
+
+
 def give_history(fake: torch.Tensor) -> None:
     """Make ``fake`` require grad without being a leaf."""
     version = fake._version
