@@ -141,6 +141,46 @@ def views_of_a_view_are_taken_after_its_base_is_detached_and_written(a: Tensor, 
     return early, a[1:], a.unbind()[0], base[0]
 
 
+@programs(lambda: ((base := alive(3, 3)), base[:2], base[1:], leaf(3)))
+def views_keep_what_was_written_to_them_before_their_base_is_detached(
+    base: Tensor, a: Tensor, c: Tensor, w: Tensor
+) -> Any:
+    old = c[0]
+    a.mul_(w)
+    c.mul_(w * 2)
+    y = a * 1
+    base.detach_()
+    return y, c * 2, (a[1] * w).sum(), old, c[1], c.unbind()
+
+
+@programs(lambda: ((base := alive(3, 3)), base[:2], base[1:], leaf(3)))
+def a_view_keeps_what_was_written_to_its_base_and_another_does_not(
+    base: Tensor, a: Tensor, c: Tensor, w: Tensor
+) -> Any:
+    base.mul_(w)
+    y = c * 3
+    base.detach_()
+    return a * w, c * 2, y
+
+
+@programs(lambda: ((base := alive(3, 3)), base[:2], leaf(3)))
+def a_view_of_ones_own_is_taken_of_what_keeps_a_write(base: Tensor, a: Tensor, w: Tensor) -> Any:
+    a.mul_(w)
+    base.detach_()
+    return Shown.apply(a)
+
+
+def test_a_write_is_refused_that_a_view_keeps_of_what_is_a_leaf_then() -> None:
+    def f(a: Tensor, base: Tensor) -> Tensor:
+        a.mul_(2)
+        base.detach_().requires_grad_()
+        return a * base
+
+    base = alive(3)
+    with pytest.raises(GradientsRefused, match="then detaches what it is a view of"):
+        purefx.trace(f, base.view(3), base)
+
+
 def test_a_view_is_refused_that_is_taken_of_one_that_has_lost_its_history() -> None:
     def f(b: Tensor) -> Tensor:
         turned = b.t()

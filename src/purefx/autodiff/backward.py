@@ -18,7 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node
 
 from purefx._torch import without_modes
-from purefx.analysis.gradients import has_own_history, results_of
+from purefx.analysis.gradients import has_own_history, keeps_write, results_of
 from purefx.analysis.replay import Replay
 from purefx.autodiff.targets import Alias, Slot, Target, views_among
 from purefx.capture.captured import Capture, Input
@@ -70,6 +70,8 @@ def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutpu
     known = {*(i.variable for i in capture.inputs), *(b.variable for b in replay.bases)}
     replayed = {o.variable for call in replay.statements for o in call.outputs} - known
     own = {v: x for v, x in fakes.items() if v in replayed and (has_own_history(x) or _is_left_alone(x, replay))}
+    kept = frozenset(node for known in capture.inputs if keeps_write(known) for node in [known.fake.grad_fn] if node)
+    own = {v: x for v, x in own.items() if not _leads_to(x, kept)}
     origins = {v: _origin(own, v, replay) for v in own}
     slots += [Slot(Alias(v, v.last), x) for v, x in own.items() if origins[v] == (v, 0)]
     hidden = {origin: (x, behind) for v, x in own.items() for origin, behind in [origins[v]] if origin not in own}
@@ -98,6 +100,14 @@ def _origin(own: Mapping[Variable, torch.Tensor], variable: Variable, replay: Re
         edge = next((GradientEdge(node, output) for node, output in after if node is not None), None)
         current, behind = maker.operands[0].variable, behind + 1
     return found
+
+
+def _leads_to(view: torch.Tensor, nodes: frozenset[Node]) -> bool:
+    """Whether the history of ``view`` is that of views of what one of ``nodes`` has made."""
+    node = view.grad_fn
+    while node is not None and node not in nodes and not isinstance(node, BackwardCFunction):
+        node = node.next_functions[0][0] if len(node.next_functions) == 1 else None
+    return node in nodes
 
 
 def _is_left_alone(fake: torch.Tensor, replay: Replay) -> bool:

@@ -161,7 +161,8 @@ def _seen_by_family(family: list[Input], region: Region, changes: Changes) -> li
     """The writes by which the history of ``family``, tensors of one base, takes up the write of ``region``."""
     members = [member for member in family if member.variable in changes.writing] or family
     ways = [Shown(m, of_base=False, before=m.before) for m in members if not has_lost_history(m.fake)]
-    ways += [Shown(m, of_base=True, before=_base_region(m)) for m in members if m.fake._base is not None]
+    bases = [m for m in members if m.fake._base is not None and m.fake._base.requires_grad]
+    ways += [Shown(m, of_base=True, before=_base_region(m)) for m in bases]
     turned = [variable for variable, turns in changes.late.items() if turns.unseen]
     ways = [way for way in ways if way.of_base or way.source.variable not in turned]
     for way in ways:

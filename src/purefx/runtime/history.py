@@ -12,7 +12,7 @@ from itertools import groupby
 import torch
 
 from purefx._torch import OpOverload
-from purefx.analysis.gradients import begins, ends, is_detached, new_leaves, results_of
+from purefx.analysis.gradients import begins, ends, is_detached, keeps_write, new_leaves, results_of
 from purefx.analysis.replay import Itself
 from purefx.autodiff.backward import fakes_of, leaf_aliases
 from purefx.autodiff.joint import Joint
@@ -96,13 +96,26 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
         if known.edge is not None and (begun or (is_detached(known) and known.variable in shown)):
             scope.earlier[known] = scope.unique(f"{name}_before", "before")
             before += [f"{scope.earlier[known]} = {name}.view_as({name})", f"{name}.detach_()"]
-        elif is_detached(known) or _loses_history(scope, known):
+        elif (is_detached(known) and not _kept_views(scope, known)) or _loses_history(scope, known):
             after.append(f"{name}.detach_()")
         if begun and not _is_turned(scope, known):
             before.append(f"{name}.requires_grad_()")
         elif ends(known):
             after.append(f"{name}.requires_grad_(False)")
     return before, after
+
+
+def emit_late_detaching(scope: Scope) -> list[str]:
+    """``x.detach_()`` where views of ``x`` keep what was written: autograd has to make their histories before that."""
+    lines = []
+    for known, name in scope.inputs.items():
+        views = _kept_views(scope, known) if is_detached(known) else []
+        lines += [*(f"{view}.grad_fn" for view in views), f"{name}.detach_()"] if views else []
+    return lines
+
+
+def _kept_views(scope: Scope, base: Input) -> list[str]:
+    return [name for known, name in scope.inputs.items() if keeps_write(known) and known.fake._base is base.fake]
 
 
 def _is_turned(scope: Scope, known: Input) -> bool:
