@@ -271,6 +271,26 @@ def a_view_of_a_leaf_that_is_a_view_next_to_what_is_computed_of_it(b: Tensor, w:
     return v[0], v * w, w[1:]
 
 
+@programs(lambda: (ramp(3, 4), leaf(4)))
+def views_of_a_view_from_before_and_after_it_is_a_leaf(a: Tensor, w: Tensor) -> Any:
+    v = a[1:]
+    turned = v.t()
+    row = turned[0]
+    v.requires_grad_()
+    with torch.no_grad():
+        a.mul_(2)
+    return v, turned, row, v[0], (v * w).sum()
+
+
+@programs(lambda: (ramp(3, 4), leaf(4)))
+def views_of_a_view_of_a_result_that_is_a_leaf(a: Tensor, w: Tensor) -> Any:
+    y = a * 2
+    row = y[0]
+    early = row[1:]
+    row.requires_grad_()
+    return early, row[2:], Shown.apply(row), row * w
+
+
 @programs(lambda: (ramp(3, 3),))
 def a_view_of_a_leaf_that_is_not_returned(a: Tensor) -> Any:
     y = a * 2

@@ -70,8 +70,8 @@ def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutpu
     known = {*(i.variable for i in capture.inputs), *(b.variable for b in replay.bases)}
     replayed = {o.variable for call in replay.statements for o in call.outputs} - known
     own = {v: x for v, x in fakes.items() if v in replayed and (has_own_history(x) or _is_left_alone(x, replay))}
-    kept = frozenset(node for known in capture.inputs if keeps_write(known) for node in [known.fake.grad_fn] if node)
-    own = {v: x for v, x in own.items() if not _leads_to(x, kept)}
+    reached = _reached_by_views(own.values(), capture, replay)
+    own = {v: x for v, x in own.items() if not _leads_to(x, reached)}
     origins = {v: _origin(own, v, replay) for v in own}
     slots += [Slot(Alias(v, v.last), x) for v, x in own.items() if origins[v] == (v, 0)]
     hidden = {origin: (x, behind) for v, x in own.items() for origin, behind in [origins[v]] if origin not in own}
@@ -100,6 +100,14 @@ def _origin(own: Mapping[Variable, torch.Tensor], variable: Variable, replay: Re
         edge = next((GradientEdge(node, output) for node, output in after if node is not None), None)
         current, behind = maker.operands[0].variable, behind + 1
     return found
+
+
+def _reached_by_views(views: Iterable[torch.Tensor], capture: Capture, replay: Replay) -> frozenset[Node]:
+    """The nodes of tensors whose views have eager's histories: leaves that are aliases, and what keeps a write."""
+    begun = leaf_aliases(capture, replay)
+    leaves = (leaf for leaf in map(leaf_behind, views) if leaf is not None and variable_of(leaf) in begun)
+    keeping = (known.fake for known in capture.inputs if keeps_write(known))
+    return frozenset(edge.node for edge in map(edge_of, (*leaves, *keeping)) if edge is not None)
 
 
 def _leads_to(view: torch.Tensor, nodes: frozenset[Node]) -> bool:

@@ -21,7 +21,7 @@ from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Input
 from purefx.capture.chance import random_state
 from purefx.capture.edges import is_bare_view, is_begun
-from purefx.capture.recording import DataAccess, Effect
+from purefx.capture.recording import DataAccess, Effect, Variable
 from purefx.errors import GradientsRefused
 from purefx.functional.roots import Root
 from purefx.functional.signature import (
@@ -180,6 +180,7 @@ def _aliases(scope: Scope) -> list[str]:
     wanted = {slot.output.variable for slot in slots if isinstance(slot.output, Alias)}
     leaves = leaf_aliases(scope.capture, scope.replay)
     wanted.update(leaves)
+    wanted |= _views_before_leaves(scope, leaves)
     for call in reversed(scope.replay.statements):
         if wanted & {o.variable for o in call.outputs}:
             wanted |= {o.variable for o in call.operands}
@@ -187,6 +188,16 @@ def _aliases(scope: Scope) -> list[str]:
     lines = emit_calls(scope, [call for call in calls if call not in scope.early])
     scope.early.update(calls)
     return [*lines, *(f"{scope.variables[leaf]}.requires_grad_()" for leaf in leaves)]
+
+
+def _views_before_leaves(scope: Scope, leaves: list[Variable]) -> set[Variable]:
+    """The results that were taken of ``leaves``, or of views of them, before those required grad."""
+    shown = set(leaves)
+    for call in scope.replay.statements:
+        if call.effect is Effect.VIEW and shown & {o.variable for o in call.operands}:
+            shown |= {o.variable for o in call.outputs}
+    results = {result.variable for result, _ in results_of(scope.capture, scope.replay)}
+    return shown & results & scope.capture.plain_views
 
 
 def _record(scope: Scope, joint: Joint, i: int) -> list[str]:
