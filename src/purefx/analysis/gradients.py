@@ -146,11 +146,13 @@ def _loses_views(capture: Capture, known: Input) -> bool:
     given = {other.variable for other in capture.inputs}
     results = [r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given]
     views = [r for r in results if not r.fake.is_inference() and r.fake._base is known.fake]
-    late = [r for r in views if r.fake.requires_grad and not is_begun(r.fake) and not _is_lost(r.fake)]
+    alive = [r for r in views if r.fake.requires_grad and not is_begun(r.fake)]
+    late = [r for r in alive if not _is_lost(r.fake) or _source_of(r.variable, capture) is None]
     kept = {other.variable for other in capture.inputs if keeps_write(other)}
     sources = {r: _source_of(r.variable, capture) for r in late}
     return any(
-        source is known.variable or not (source in kept or leads_nowhere(r.fake)) for r, source in sources.items()
+        source in (None, known.variable) or not (source in kept or leads_nowhere(r.fake))
+        for r, source in sources.items()
     )
 
 
@@ -159,11 +161,13 @@ def _is_lost(view: torch.Tensor) -> bool:
     return not has_lost_history(view) and view.grad_fn is not None and is_forgotten(view.grad_fn)
 
 
-def _source_of(view: Variable, capture: Capture) -> Variable:
-    """The tensor of the caller that ``view`` was taken of."""
+def _source_of(view: Variable, capture: Capture) -> Variable | None:
+    """The tensor of the caller that ``view`` was taken of, by views that autograd saw; None where some are not."""
     given = {known.variable for known in capture.inputs}
     for call in reversed(capture.recording.calls):
         if view not in given and call.effect is Effect.VIEW and view in {o.variable for o in call.outputs}:
+            if not call.modes.grad:
+                return None
             view = call.operands[0].variable
     return view
 
@@ -180,7 +184,8 @@ def _shows_what_is_detached(capture: Capture, known: Input) -> bool:
     given = {other.variable for other in capture.inputs}
     results = [r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given]
     views = [r for r in results if not r.fake.is_inference() and r.fake._base is base.fake]
-    return not all(_is_lost(r.fake) or _source_of(r.variable, capture) in kept for r in views)
+    sources = {r: _source_of(r.variable, capture) for r in views}
+    return not all(source is not None and (_is_lost(r.fake) or source in kept) for r, source in sources.items())
 
 
 def _begins_again(known: Input) -> bool:
