@@ -536,3 +536,30 @@ def a_view_is_differentiated_twice_whose_base_is_written(compiled: Compile) -> A
     result = compiled(f)(a, a[:2])
     (gradient,) = torch.autograd.grad((result**3).sum(), w, create_graph=True)
     return gradient, torch.autograd.grad((gradient**2).sum(), w)
+
+
+class Shown(torch.autograd.Function):
+    """A view as a function of one's own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Return a view of ``x``."""
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """Return what no view has as its gradient."""
+        return gradient * 3
+
+
+@scenario
+def a_gradient_of_a_gradient_of_views_of_what_a_function_showed(compiled: Compile) -> Any:
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        shown = Shown.apply(x.exp())
+        shown.register_hook(lambda gradient: gradient * 5)
+        return shown[0], shown[1:, 1:], shown.sin().sum()
+
+    x = leaf(2, 3)
+    row, rest, total = compiled(f)(x)
+    (slope,) = torch.autograd.grad((row**3).sum() + rest.sum() + total, x, create_graph=True)
+    return slope, torch.autograd.grad((slope**2).sum(), x), row.grad_fn.name()

@@ -189,6 +189,46 @@ def a_view_of_a_leaf_forgets_it_as_the_geometry_of_another_changes(a: Tensor, b:
     return v[0]
 
 
+# ---- a view that is older than a write, and whose base is detached then
+
+
+@programs(lambda: ((base := alive(2, 3)).view(-1), base))
+def a_view_is_read_after_its_base_was_written_and_detached(a: Tensor, base: Tensor) -> Any:
+    base.mul_(2)
+    base.detach_()
+    y = a * 3
+    base.mul_(2)
+    return y, a * 3
+
+
+@programs(lambda: (ramp(2, 3).requires_grad_(),))
+def a_view_of_a_result_is_read_after_that_was_written_and_detached(x: Tensor) -> Any:
+    h = x * 2
+    row = h[0]
+    h.mul_(2)
+    h.detach_()
+    return row * 2, row, h
+
+
+@programs(lambda: (ramp(2, 3).requires_grad_(),))
+def a_view_of_a_result_is_read_before_and_after_that_was_detached(x: Tensor) -> Any:
+    h = x * 2
+    row = h[0]
+    h.mul_(2)
+    y = row * 2
+    h.detach_()
+    return row * 2, h, y
+
+
+@programs(lambda: (ramp(2, 3).requires_grad_(),))
+def a_piece_of_a_result_is_read_after_that_was_written_and_detached(x: Tensor) -> Any:
+    h = x * 2
+    row = h.unbind()[0]
+    h.mul_(2)
+    h.detach_()
+    return row * 2
+
+
 @pytest.mark.parametrize("name", programs.names())
 @pytest.mark.parametrize("system", [purefx.compile, purefx.functionalize], ids=["compile", "functionalize"])
 def test_it_cannot_be_told_from_eager(name: str, system: Callable[..., Any]) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import purefx
+from purefx.errors import GradientsRefused
 from tests.functional.kinds import Programs, ramp
 from tests.support.oracle import assert_same_as_eager
 
@@ -154,6 +155,154 @@ def a_leaf_begins_whose_view_was_given_memory(d: Tensor, a: Tensor, c: Tensor) -
     return d.view(1)
 
 
+# ---- arguments that are turned after they are written
+
+
+@programs(lambda: (alive(3, 4), leaf(4)))
+def an_argument_is_written_and_shows_less(a: Tensor, w: Tensor) -> Any:
+    a.mul_(w)
+    y = a * 3
+    a.as_strided_((3,), (2,), 1)
+    return y, a * a
+
+
+@programs(lambda: (alive(3, 4), leaf(4)))
+def a_row_is_written_and_then_the_argument_shows_less(a: Tensor, w: Tensor) -> Any:
+    a[1] = w * 2
+    a.t_()
+    a.as_strided_((3,), (2,), 1)
+    with torch.no_grad():
+        a.mul_(5)
+    return a.sum()
+
+
+@programs(lambda: (alive(3, 4), leaf(4)))
+def an_argument_is_written_past_autograd_and_shows_less(a: Tensor, w: Tensor) -> Any:
+    a.data.mul_(2)
+    a.as_strided_((3,), (2,), 1)
+    return a * w[1]
+
+
+@programs(lambda: (alive(3, 4), leaf(4)))
+def an_argument_is_written_and_turned_past_autograd(a: Tensor, w: Tensor) -> Any:
+    a.mul_(w)
+    with torch.no_grad():
+        a.as_strided_((3, 4), (1, 3), 0)
+    return a * 2
+
+
+@programs(lambda: ((base := alive(3, 4)), base[1], leaf(4)))
+def a_row_is_written_by_itself_and_then_its_base_shows_less(a: Tensor, row: Tensor, w: Tensor) -> Any:
+    row.mul_(w)
+    old = a[2]
+    a.as_strided_((3,), (2,), 1)
+    return row.sum(), old
+
+
+# ---- arguments that are detached and written
+
+
+@programs(lambda: (alive(2, 3), leaf(3)))
+def views_are_older_than_the_detaching_and_a_write(b: Tensor, w: Tensor) -> Any:
+    row, turned = b[0], b.t()
+    rest = b[1][1:]
+    y = rest * 2
+    b.detach_()
+    b.mul_(2)
+    return row, turned * 2, rest, y, b[1], w * 2
+
+
+@programs(lambda: ((base := alive(2, 3)).view(-1), base, leaf(3)))
+def views_of_a_view_are_taken_after_its_base_is_detached_and_written(a: Tensor, base: Tensor, w: Tensor) -> Any:
+    early = a[:2]
+    base.mul_(w)
+    base.detach_()
+    return early, a[1:], a.unbind()[0], base[0]
+
+
+@programs(lambda: ((base := alive(3, 3)), base[:2], base[1:], leaf(3)))
+def views_keep_what_was_written_to_them_before_their_base_is_detached(
+    base: Tensor, a: Tensor, c: Tensor, w: Tensor
+) -> Any:
+    old = c[0]
+    a.mul_(w)
+    c.mul_(w * 2)
+    y = a * 1
+    base.detach_()
+    return y, c * 2, (a[1] * w).sum(), old, c[1], c.unbind()
+
+
+@programs(lambda: ((base := alive(3, 3)), base[:2], base[1:], leaf(3)))
+def a_view_keeps_what_was_written_to_its_base_and_another_does_not(
+    base: Tensor, a: Tensor, c: Tensor, w: Tensor
+) -> Any:
+    base.mul_(w)
+    y = c * 3
+    base.detach_()
+    return a * w, c * 2, y
+
+
+def test_a_view_of_ones_own_is_refused_of_what_is_detached() -> None:
+    def f(base: Tensor, a: Tensor) -> Any:
+        a.mul_(2)
+        base.detach_()
+        return Shown.apply(a)
+
+    base = alive(3, 3)
+    with pytest.raises(GradientsRefused, match="detaches"):
+        purefx.trace(f, base, base[:2])
+
+
+def test_a_write_is_refused_that_a_view_keeps_of_what_is_a_leaf_then() -> None:
+    def f(a: Tensor, base: Tensor) -> Tensor:
+        a.mul_(2)
+        base.detach_().requires_grad_()
+        return a * base
+
+    base = alive(3)
+    with pytest.raises(GradientsRefused, match="then detaches what it is a view of"):
+        purefx.trace(f, base.view(3), base)
+
+
+def test_a_view_is_refused_that_is_taken_of_one_that_has_lost_its_history() -> None:
+    def f(b: Tensor) -> Tensor:
+        turned = b.t()
+        b.detach_()
+        b.mul_(2)
+        return turned[0]
+
+    with pytest.raises(GradientsRefused, match="detaches it and returns a view of it"):
+        purefx.trace(f, alive(2, 3))
+
+
+# ---- hooks on arguments that are written
+
+
+@programs(lambda: (alive(3, 4), leaf(4)))
+def an_argument_is_hooked_before_and_after_it_is_written(a: Tensor, w: Tensor) -> Any:
+    a.register_hook(lambda gradient: gradient * 3)
+    a.mul_(w)
+    a.register_hook(lambda gradient: gradient * 5)
+    return a * 2
+
+
+@programs(lambda: ((base := alive(3, 4)), base[1], leaf(4)))
+def a_base_is_hooked_after_a_row_of_it_is_written(a: Tensor, row: Tensor, w: Tensor) -> Any:
+    row.mul_(w)
+    a.register_hook(lambda gradient: gradient * 5)
+    return (a * w).sum()
+
+
+@programs(lambda: ((base := alive(3, 4)), base[1], base[1:], leaf(4)))
+def views_are_hooked_between_writes(a: Tensor, row: Tensor, rows: Tensor, w: Tensor) -> Any:
+    rows.register_hook(lambda gradient: gradient * 3)
+    row.register_hook(lambda gradient: gradient * 5)
+    y = row.sin()
+    row.mul_(w)
+    row.register_hook(lambda gradient: gradient * 7)
+    return y, row * w, rows * 2
+
+
 # ---- lazily conjugated aliases
 
 
@@ -212,6 +361,26 @@ def a_piece_of_a_leaf_that_is_a_view_is_older_than_a_write(a: Tensor) -> Any:
 def a_view_of_a_leaf_that_is_a_view_next_to_what_is_computed_of_it(b: Tensor, w: Tensor) -> Any:
     v = b.t().requires_grad_()
     return v[0], v * w, w[1:]
+
+
+@programs(lambda: (ramp(3, 4), leaf(4)))
+def views_of_a_view_from_before_and_after_it_is_a_leaf(a: Tensor, w: Tensor) -> Any:
+    v = a[1:]
+    turned = v.t()
+    row = turned[0]
+    v.requires_grad_()
+    with torch.no_grad():
+        a.mul_(2)
+    return v, turned, row, v[0], (v * w).sum()
+
+
+@programs(lambda: (ramp(3, 4), leaf(4)))
+def views_of_a_view_of_a_result_that_is_a_leaf(a: Tensor, w: Tensor) -> Any:
+    y = a * 2
+    row = y[0]
+    early = row[1:]
+    row.requires_grad_()
+    return early, row[2:], Shown.apply(row), row * w
 
 
 @programs(lambda: (ramp(3, 3),))
@@ -277,6 +446,31 @@ def a_flat_view_of_a_view_of_ones_own(a: Tensor) -> Any:
     return v, a, v, v.flatten(), v[0] * 2
 
 
+@programs(lambda: (alive(4, 3),))
+def views_of_a_view_of_ones_own_that_nobody_holds(a: Tensor) -> Any:
+    v = Shown.apply(a)
+    return v[1:, 2:], v[0], v.unbind()
+
+
+@programs(lambda: (leaf(4, 3),))
+def a_view_of_a_view_of_ones_own_of_a_view_of_ones_own(x: Tensor) -> Any:
+    return Shown.apply(Shown.apply(x * 2)[0])[1:]
+
+
+@programs(lambda: (alive(4, 3),))
+def a_view_of_a_hooked_view_of_ones_own_next_to_what_is_computed_of_that(a: Tensor) -> Any:
+    v = Shown.apply(a)
+    v.register_hook(lambda gradient: gradient.clamp(max=3))
+    return v[:2], v.sum()
+
+
+@programs(lambda: (alive(4, 3), leaf(3)))
+def a_view_of_a_view_of_ones_own_of_what_is_written(a: Tensor, w: Tensor) -> Any:
+    a.mul_(w)
+    v = Shown.apply(a)
+    return v[0], (v * w).sum()
+
+
 # ---- what the caller writes before the backward
 
 
@@ -284,6 +478,26 @@ def a_flat_view_of_a_view_of_ones_own(a: Tensor) -> Any:
 def what_is_saved_was_written_past_autograd(a: Tensor) -> Any:
     a.data.add_(5)
     return a * a, a
+
+
+def test_a_hook_between_a_write_and_a_turn_is_refused() -> None:
+    def f(a: Tensor) -> None:
+        a.mul_(2)
+        a.register_hook(lambda gradient: gradient * 3)
+        a.t_()
+
+    with pytest.raises(GradientsRefused, match="has got a hook after an earlier change"):
+        purefx.trace(f, alive(2, 3))
+
+
+def test_a_hook_on_what_is_turned_and_computed_with_is_refused() -> None:
+    def f(a: Tensor) -> Tensor:
+        a.t_()
+        a.register_hook(lambda gradient: gradient[:1])
+        return a * 2
+
+    with pytest.raises(GradientsRefused, match="registers a hook on args\\[0\\] after it has written to it or turned"):
+        purefx.trace(f, alive(2, 3))
 
 
 @pytest.mark.parametrize("name", programs.names())

@@ -22,6 +22,8 @@ from purefx.capture.edges import (
     is_begun,
     is_forgotten,
     is_leaf,
+    leads_nowhere,
+    leaf_behind,
 )
 from purefx.capture.recording import Effect, Variable
 from purefx.capture.tensors import variable_of
@@ -88,7 +90,7 @@ def is_changed(known: Input) -> bool:
         return False
     base, before = fake._base, known.base_edge
     if base is not None and is_leaf(base):
-        return False
+        return keeps_write(known)
     after = edge_of(fake if base is None else base)
     before = known.edge if base is None else before
     return after is not None and (before is None or after.node is not before.node)
@@ -114,7 +116,7 @@ def check_gradients(capture: Capture) -> None:
                 f"the program gives {known.name}, a leaf, other memory, and its gradient arrives elsewhere then",
                 "copy into it, under torch.no_grad()",
             )
-        if _keeps_write(known):
+        if _begins_again(known) or (keeps_write(known) and _shows_what_is_detached(capture, known)):
             raise _refusal(
                 f"the program writes to {known.name}, and then detaches what it is a view of",
                 "detach first, or write to a copy",
@@ -151,23 +153,67 @@ def _lends_memory(capture: Capture, known: Input) -> bool:
 
 
 def _loses_views(capture: Capture, known: Input) -> bool:
-    """Whether a result is a view, with a history, of ``known``, which the program has written and detached.
+    """Whether a result is a view, with a history that leads on, of ``known``, which was written and detached.
 
-    None that has forgotten its history by that.
+    A view that has lost its history is taken before the write, and loses it again.  So is what was taken of it then.
     """
     if not (is_detached(known) or ends(known)) or not known.writes:
         return False
     given = {other.variable for other in capture.inputs}
-    results = (r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given)
-    views = [r.fake for r in results if not r.fake.is_inference() and r.fake._base is known.fake]
-    return any(view.requires_grad and not is_begun(view) and not _is_forgotten(view) for view in views)
+    results = [r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given]
+    views = [r for r in results if not r.fake.is_inference() and r.fake._base is known.fake]
+    alive = [r for r in views if r.fake.requires_grad and not is_begun(r.fake)]
+    late = [r for r in alive if not _is_lost(r.fake) or _source_of(r.variable, capture) is None]
+    kept = {other.variable for other in capture.inputs if keeps_write(other)}
+    sources = {r: _source_of(r.variable, capture) for r in late}
+    return any(
+        source in (None, known.variable) or not (source in kept or leads_nowhere(r.fake))
+        for r, source in sources.items()
+    )
 
 
-def _is_forgotten(view: torch.Tensor) -> bool:
+def _is_lost(view: torch.Tensor) -> bool:
+    """Whether ``view`` itself has lost its history."""
     return not has_lost_history(view) and view.grad_fn is not None and is_forgotten(view.grad_fn)
 
 
-def _keeps_write(known: Input) -> bool:
+def _source_of(view: Variable, capture: Capture) -> Variable | None:
+    """The tensor of the caller that ``view`` was taken of, by views that autograd saw; None where some are not."""
+    given = {known.variable for known in capture.inputs}
+    for call in reversed(capture.recording.calls):
+        if view not in given and call.effect is Effect.VIEW and view in {o.variable for o in call.outputs}:
+            if not call.modes.grad:
+                return None
+            view = call.operands[0].variable
+    return view
+
+
+def _shows_what_is_detached(capture: Capture, known: Input) -> bool:
+    """Whether a result is a view of the base of ``known`` that cannot be taken while the base has a history still.
+
+    A view that has lost its history is taken before the write; one of what keeps the write has what that has.
+    """
+    base = next((other for other in capture.inputs if other.fake is known.fake._base), None)
+    if base is None or not is_detached(base):
+        return True
+    kept = {other.variable for other in capture.inputs if keeps_write(other)}
+    given = {other.variable for other in capture.inputs}
+    results = [r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given]
+    views = [r for r in results if not r.fake.is_inference() and r.fake._base is base.fake]
+    sources = {r: _source_of(r.variable, capture) for r in views}
+    return not all(source is not None and (_is_lost(r.fake) or source in kept) for r, source in sources.items())
+
+
+def _begins_again(known: Input) -> bool:
+    """Whether ``known`` keeps a write of a base that the program has detached, and made a leaf that requires grad."""
+    base = known.fake._base
+    if known.edge is None or known.base_edge is None or base is None or not is_begun(base):
+        return False
+    edge = edge_of(known.fake)
+    return edge is not None and edge.node is not known.edge.node and leaf_behind(known.fake) is not base
+
+
+def keeps_write(known: Input) -> bool:
     """Whether a write is part of the history of a view, whose base the program has detached since."""
     base = known.fake._base
     if known.edge is None or known.base_edge is None or base is None or base.requires_grad:

@@ -11,19 +11,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node
 
 from purefx._torch import without_modes
-from purefx.analysis.gradients import has_own_history, results_of
+from purefx.analysis.gradients import has_own_history, keeps_write, results_of
 from purefx.analysis.replay import Replay
 from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Capture, Input
-from purefx.capture.edges import edge_of, is_begun, is_leaf, leaf_behind
+from purefx.capture.edges import edge_of, is_beginning, is_begun, is_leaf, leaf_behind
 from purefx.capture.fakes import fake_like
 from purefx.capture.recorder import Recorder
-from purefx.capture.recording import Call, Recording, Region, Variable
+from purefx.capture.recording import Call, Effect, Recording, Region, Variable
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.functional.regions import chain_between
@@ -68,16 +70,52 @@ def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutpu
     known = {*(i.variable for i in capture.inputs), *(b.variable for b in replay.bases)}
     replayed = {o.variable for call in replay.statements for o in call.outputs} - known
     own = {v: x for v, x in fakes.items() if v in replayed and (has_own_history(x) or _is_left_alone(x, replay))}
-    slots += [Slot(Alias(v, v.last), x) for v, x in own.items() if not _is_view_among(own, v, replay)]
+    reached = _reached_by_views(own.values(), capture, replay)
+    own = {v: x for v, x in own.items() if not _leads_to(x, reached)}
+    origins = {v: _origin(own, v, replay) for v in own}
+    slots += [Slot(Alias(v, v.last), x) for v, x in own.items() if origins[v] == (v, 0)]
+    hidden = {origin: (x, behind) for v, x in own.items() for origin, behind in [origins[v]] if origin not in own}
+    slots += [Slot(Alias(v, v.last, behind), x) for v, (x, behind) in hidden.items()]
     return tuple(slots)
 
 
-def _is_view_among(own: Mapping[Variable, torch.Tensor], variable: Variable, replay: Replay) -> bool:
-    """Whether ``variable`` is a view of another that has a history of its own, and has that of the view."""
-    makers = [call for call in replay.statements if call.modes.grad and variable in {o.variable for o in call.outputs}]
-    edges = [edge_of(own[o.variable]) for call in makers for o in call.operands if o.variable in own]
-    node = own[variable].grad_fn
-    return node is not None and node.next_functions in [((e.node, e.output_nr),) for e in edges if e is not None]
+def _origin(own: Mapping[Variable, torch.Tensor], variable: Variable, replay: Replay) -> tuple[Variable, int]:
+    """The tensor with a history of its own that ``variable`` is a view of, and by how many views, one node each.
+
+    That is one of ``own``, or what a custom function returned and nobody holds.
+    """
+    views = {o.variable: call for call in replay.statements if call.effect is Effect.VIEW for o in call.outputs}
+    turned = {o.variable for call in replay.statements for o in call.written}
+    found, edge = (variable, 0), edge_of(own[variable])
+    current, behind = found
+    while edge is not None:
+        if current in own and edge_of(own[current]) == edge:
+            found = (current, behind)
+        maker, after = views.get(current), edge.node.next_functions
+        if maker is None or current in turned or len(after) > 1:
+            return found
+        if not maker.modes.grad:
+            returned = isinstance(edge.node, BackwardCFunction) and not is_beginning(edge.node)
+            return (current, behind) if returned else found
+        edge = next((GradientEdge(node, output) for node, output in after if node is not None), None)
+        current, behind = maker.operands[0].variable, behind + 1
+    return found
+
+
+def _reached_by_views(views: Iterable[torch.Tensor], capture: Capture, replay: Replay) -> frozenset[Node]:
+    """The nodes of tensors whose views have eager's histories: leaves that are aliases, and what keeps a write."""
+    begun = leaf_aliases(capture, replay)
+    leaves = (leaf for leaf in map(leaf_behind, views) if leaf is not None and variable_of(leaf) in begun)
+    keeping = (known.fake for known in capture.inputs if keeps_write(known))
+    return frozenset(edge.node for edge in map(edge_of, (*leaves, *keeping)) if edge is not None)
+
+
+def _leads_to(view: torch.Tensor, nodes: frozenset[Node]) -> bool:
+    """Whether the history of ``view`` is that of views of what one of ``nodes`` has made."""
+    node = view.grad_fn
+    while node is not None and node not in nodes and not isinstance(node, BackwardCFunction):
+        node = node.next_functions[0][0] if len(node.next_functions) == 1 else None
+    return node in nodes
 
 
 def _is_left_alone(fake: torch.Tensor, replay: Replay) -> bool:
@@ -124,12 +162,13 @@ def run_backward(
         before = start = len(calls)
         try:
             with torch.enable_grad():
-                given = [(i, _shown(slot, recorder)) for i, slot in enumerate(slots) if pattern[i]]
+                given = [(i, *_shown(slot, recorder)) for i, slot in enumerate(slots) if pattern[i]]
             start = len(calls)
-            tangents = [_tangent(fake, recorder, capture) for _, fake in given]
+            tangents = [_tangent(region, capture) for _, _, region in given]
             passed = [*stops, *(target.place for target in targets if target.is_view)]
             with torch.autograd.set_detect_anomaly(mode=False), stopped(passed):  # that would look into fakes for nan
-                gradients = _gradients([fake for _, fake in given], targets, tangents)
+                outputs = cast(list[torch.Tensor], [output for _, output, _ in given])  # autograd takes edges too
+                gradients = _gradients(outputs, targets, tangents)
             regions = tuple(None if g is None else recorder.region(g) for g in gradients)
             segment = tuple(calls[start:])
         finally:
@@ -137,7 +176,7 @@ def run_backward(
             for slot in slots:
                 if slot.fake.retains_grad:
                     slot.fake.grad = None  # that of this run
-    shown = tuple((i, recorder.region(t)) for (i, _), t in zip(given, tangents, strict=True))
+    shown = tuple((i, recorder.region(t)) for (i, _, _), t in zip(given, tangents, strict=True))
     return Backward(recorder.recording, segment, shown, regions, resumed.inputs()[known:])
 
 
@@ -196,12 +235,14 @@ def _arrive(
         arrived[i] = arrived[i] + gradient if i in arrived else gradient
 
 
-def _shown(slot: Slot, recorder: Recorder) -> torch.Tensor:
+def _shown(slot: Slot, recorder: Recorder) -> tuple[torch.Tensor | GradientEdge, Region]:
     """What the output of ``slot`` shows of the tensor that it became, which may have another geometry now."""
     fake, wanted = slot.fake, slot.output.region
+    if slot.behind is not None:
+        return slot.edge, wanted
     now = recorder.region(fake)
     if now == wanted or now.storage is not wanted.storage:
-        return fake
+        return fake, now
     fake = fake.conj() if now.conj and not wanted.conj else fake
     chain = chain_between(now.physical, wanted.physical)
     if chain is None:
@@ -210,12 +251,12 @@ def _shown(slot: Slot, recorder: Recorder) -> torch.Tensor:
             where=None,
             remedy="return a copy of it (clone), or use as_strided in the place of as_strided_",
         )
-    return apply_chain(fake, chain)
+    shown = apply_chain(fake, chain)
+    return shown, recorder.region(shown)
 
 
-def _tangent(fake: torch.Tensor, recorder: Recorder, capture: Capture) -> torch.Tensor:
-    """A new tensor that looks like ``fake``, without gaps and repeated elements."""
-    region = recorder.region(fake)
+def _tangent(region: Region, capture: Capture) -> torch.Tensor:
+    """A new tensor that looks like ``region``, without gaps and repeated elements."""
     geometry = region.geometry
     if not geometry.is_static or not geometry.is_dense:
         geometry = Geometry.contiguous(geometry.sizes)

@@ -20,8 +20,9 @@ from purefx.autodiff.levels import Level
 from purefx.autodiff.targets import Slot, Target
 from purefx.capture.arguments import Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult, name_of
-from purefx.capture.edges import edge_of, take_off_hooks
+from purefx.capture.edges import edge_behind, edge_of, take_off_hooks
 from purefx.capture.recording import Variable
+from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.functional.signature import WrittenOutput
 
@@ -48,7 +49,7 @@ def gradient_of(capture: Capture, level: Level, pattern: Pattern) -> Gradient:
         with capture.ambient.restored():
             results = pytree.tree_leaves(function(*args, **kwargs))
         slots = [_tensor(slot, places, capture, results) for slot in level.slots]
-        given = [slot for slot, is_given in zip(slots, pattern, strict=True) if is_given]
+        given = [_entered(x, slot) for x, slot, is_given in zip(slots, level.slots, pattern, strict=True) if is_given]
         inputs = [_source(target, leaves, places, capture, results) for target in level.targets]
         made = [x for target, x in zip(level.targets, inputs, strict=True) if isinstance(target.source, Slot)]
         hooks = [(tensor, hook) for tensor in (*slots, *made) for hook in take_off_hooks(tensor)]
@@ -80,10 +81,11 @@ def present_inputs(level: Level) -> Callable[[Sequence[Any]], list[torch.Tensor 
 
 
 def _place(slot: Slot, places: dict[Variable, int], capture: Capture) -> tuple[int, bool]:
-    """Which result the tensor of ``slot`` is, or the base of which."""
+    """Which result the tensor of ``slot`` is, or shows, or is the base of."""
     if not isinstance(slot.output, WrittenOutput):
-        if slot.output.variable in places:
-            return places[slot.output.variable], False
+        variable = slot.output.variable if slot.behind is None else variable_of(slot.fake)
+        if variable in places:
+            return places[variable], False
         for i, result in enumerate(capture.results):
             if isinstance(result, TensorResult) and result.fake._base is slot.fake:
                 return i, True
@@ -130,6 +132,11 @@ def _given(known: Input, leaves: Sequence[Any]) -> torch.Tensor:
             raise AssertionError("a gradient that the caller has is a leaf without history")
     assert isinstance(tensor, torch.Tensor)  # so it was captured
     return tensor
+
+
+def _entered(tensor: torch.Tensor, slot: Slot) -> torch.Tensor | GradientEdge:
+    """Where the gradient of ``slot`` enters: at ``tensor``, or at what that shows."""
+    return tensor if slot.behind is None else edge_behind(tensor, slot.behind)
 
 
 def _edge(end: torch.Tensor | GradientEdge) -> Place:

@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 from purefx.autodiff.backward import Backward, Pattern, Place
 from purefx.autodiff.targets import Slot, Target
 from purefx.capture.captured import Input
-from purefx.capture.edges import Beginning, edge_of
+from purefx.capture.edges import Beginning, base_of, edge_of
 from purefx.functional.signature import FunctionalBackward, WrittenOutput
 
 _BEGINNING: type = Beginning._backward_cls  # what a node of that function is
@@ -57,7 +56,7 @@ def infer_levels(
     levels: list[Level] = []
     groups = _groups(depths, passed, targets, single=single)
     for depth, mine in groups:
-        earlier = [target for slot in slots if depths[slot] < depth for target in passed[slot]]
+        earlier = [target for slot in slots if depths[slot] < depth and slot.behind is None for target in passed[slot]]
         stops = frozenset(target.place for target in earlier)
         met = _reached([target.place for slot in mine for target in passed[slot]], stops | views)
         wanted = tuple(target for target in targets if target.place in met)
@@ -80,7 +79,7 @@ def _groups(
     depths: dict[Slot, int], passed: dict[Slot, list[Target]], targets: Sequence[Target], *, single: bool
 ) -> list[tuple[int, tuple[Slot, ...]]]:
     """The slots of each depth, apart where their histories have no node in common."""
-    ends = frozenset(t.place for t in targets) | frozenset(t.place for found in passed.values() for t in found)
+    ends = frozenset(t.place for t in targets) | _held(passed).keys()
     found: list[tuple[int, tuple[Slot, ...]]] = []
     for depth in range(max(depths.values()) + 1):
         mine = [slot for slot in depths if depths[slot] == depth]
@@ -108,28 +107,26 @@ def _passed(slot: Slot, inputs: Sequence[Input]) -> list[Target]:
     The first is where the gradient of the slot comes from.
     """
     if not isinstance(slot.output, WrittenOutput):
-        edge = edge_of(slot.fake)
-        assert edge is not None  # it is a slot
-        return [Target(slot, edge)]
+        return [Target(slot, slot.edge)]
     shown = slot.output.shown
     assert shown is not None  # it is a slot
     family = [shown.source, *(i for i in inputs if base_of(i.fake) is base_of(shown.source.fake))]
-    found = [Target(known, edge) for known in family for edge in [edge_of(known.fake)] if edge is not None]
+    found = [] if slot.behind is None else [Target(slot, slot.edge)]
+    found += [Target(known, edge) for known in family for edge in [edge_of(known.fake)] if edge is not None]
     base = edge_of(base_of(shown.source.fake))
     if base is not None and shown.source.fake._base is not None:
         found.append(Target(shown.source, base, of_base=True))
     return list({target.place: target for target in found}.values())
 
 
-def base_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor whose history ``tensor`` has a part in."""
-    base = None if tensor.is_inference() else tensor._base
-    return tensor if base is None else base
+def _held(passed: dict[Slot, list[Target]]) -> dict[Place, Slot]:
+    """The places of the slots that somebody holds, and can differentiate by; the first of several owns a place."""
+    return {t.place: slot for slot, found in reversed(passed.items()) if slot.behind is None for t in found}
 
 
 def _depths(passed: dict[Slot, list[Target]]) -> dict[Slot, int]:
     """How many outputs lie one behind the other on the longest way from each slot."""
-    owner = {target.place: slot for slot, targets in reversed(passed.items()) for target in targets}
+    owner = _held(passed)
     behind: dict[Slot, set[Slot]] = {}
     for slot, targets in passed.items():
         own = {target.place for target in targets}

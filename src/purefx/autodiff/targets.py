@@ -16,25 +16,44 @@ from torch.autograd.graph import GradientEdge, Node
 from purefx.analysis.gradients import begins, new_leaves, results_of
 from purefx.analysis.replay import Replay, Replayed
 from purefx.capture.captured import Capture, Input
-from purefx.capture.edges import edge_of, is_begun
+from purefx.capture.edges import edge_behind, edge_of, is_begun
 from purefx.capture.recording import Region, Variable
+from purefx.functional.roots import Shown
 from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alias:
-    """A result that shares memory with another tensor, and has a history that is not that of a view."""
+    """What shares memory with another tensor, and has a history that is not that of a view.
+
+    It is a result; or a result shows it by so many views, and it lies ``behind`` their nodes.
+    """
 
     variable: Variable
     region: Region
+    behind: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """An output of the program that requires grad; ``fake`` is what it became in the run."""
+    """An output of the program that requires grad; ``fake`` is what it became in the run, or a view of that."""
 
     output: ResultOutput | BaseOutput | WrittenOutput | Alias
     fake: torch.Tensor
+
+    @property
+    def behind(self) -> int | None:
+        """How many nodes behind ``fake`` gradients of the output enter; None where that is at ``fake`` as it is."""
+        match self.output:
+            case Alias(behind=behind) | WrittenOutput(shown=Shown(behind=behind)):
+                return behind
+            case _:
+                return None
+
+    @property
+    def edge(self) -> GradientEdge:
+        """The edge by which gradients of the output enter."""
+        return edge_behind(self.fake, self.behind or 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,6 +22,7 @@ class Input:
     """A tensor that the program was given, and what became of it.
 
     ``edge`` is where its gradient leaves the program, as it was before the run; ``base_edge`` that of its ``_base``.
+    ``hooks`` are those that the program registers on it, ``late_hooks`` those on what the program has made of it.
     """
 
     sources: list[Source]
@@ -37,6 +38,7 @@ class Input:
     base_edge: GradientEdge | None = None
     first_version: int = 0
     hooks: tuple[Any, ...] = ()
+    late_hooks: tuple[Any, ...] = ()
 
     @property
     def name(self) -> str:
@@ -88,7 +90,7 @@ class Rebinding:
 def without_effects(capture: Capture) -> Capture:
     """``capture`` as that of a program which binds nothing, registers no hooks and counts no writes."""
     for known in capture.inputs:
-        known.writes, known.hooks = 0, ()
+        known.writes, known.hooks, known.late_hooks = 0, (), ()
     results = tuple(replace(r, hooks=()) if isinstance(r, TensorResult) else r for r in capture.results)
     return replace(capture, results=results, rebindings=())
 

@@ -65,6 +65,14 @@ def is_forgotten(node: Node) -> bool:
     return getattr(node, "_forward_cls", None) is Forgotten
 
 
+def leads_nowhere(tensor: torch.Tensor) -> bool:
+    """Whether operators of one tensor each have made ``tensor`` of a view that has lost its history."""
+    node = None if has_lost_history(tensor) else tensor.grad_fn
+    while node is not None and not is_forgotten(node):
+        node = node.next_functions[0][0] if len(node.next_functions) == 1 else None
+    return node is not None
+
+
 def give_history(fake: torch.Tensor) -> None:
     """Make ``fake`` require grad without being a leaf."""
     version = fake._version
@@ -87,6 +95,23 @@ def edge_of(tensor: torch.Tensor) -> GradientEdge | None:
         return _edge_of_leaf(tensor) if tensor.grad_fn is None else get_gradient_edge(tensor)
     except RuntimeError:  # PyTorch cannot tell it of a view whose base was detached
         return None
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor whose history ``tensor`` has a part in."""
+    base = None if tensor.is_inference() else tensor._base
+    return tensor if base is None else base
+
+
+def edge_behind(tensor: torch.Tensor, nodes: int) -> GradientEdge:
+    """The edge that lies so many ``nodes``, those of views, behind that of ``tensor``."""
+    edge = edge_of(tensor)
+    assert edge is not None  # asked of what has a history
+    for _ in range(nodes):
+        node, output = edge.node.next_functions[0]
+        assert node is not None  # the views are of what has a history too
+        edge = GradientEdge(node, output)
+    return edge
 
 
 def _edge_of_leaf(leaf: torch.Tensor) -> GradientEdge:

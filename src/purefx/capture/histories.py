@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from torch.overrides import enable_reentrant_dispatch
 
-from purefx._torch import count_writes_together, pytree, without_modes
-from purefx.capture.edges import has_history_apart
+from purefx._torch import FakeTensor, count_writes_together, is_piece, pytree, without_modes
+from purefx.capture.edges import base_of, has_history_apart
 from purefx.capture.effects import written_lists, written_tensors
 from purefx.capture.recording import Call, Effect, Variable
-from purefx.capture.renewal import Stray, Turned, renew, settle
+from purefx.capture.renewal import Older, Stray, Turned, renew, settle
+from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.layout import covers
 from purefx.operators import aten
@@ -39,9 +40,13 @@ class Histories:
         self._seen: list[weakref.ref[torch.Tensor]] = []
         self.plain: set[Variable] = set()
         """The views of what does not require grad."""
+        self._given: list[weakref.ref[torch.Tensor]] = []
+        self.changed: set[Variable] = set()
+        """The tensors of the caller whose hooks, if any, are on what they have become by the program's changes."""
 
     def watch(self, tensor: torch.Tensor) -> None:
-        """Note that ``tensor`` is there; views alone matter."""
+        """Note that ``tensor`` of the caller is there."""
+        self._given.append(weakref.ref(tensor))
         if tensor._is_view() and not tensor.is_inference():
             self._note([tensor], tensor._version)
 
@@ -63,6 +68,8 @@ class Histories:
         """What ``call`` of the tensors ``given`` does to histories; to be called before autograd counts its writes."""
         if self._seen and torch.is_grad_enabled():
             self._refresh(call, given)
+        if call.effect in (Effect.WRITE, Effect.GEOMETRY) and _is_seen(given):
+            self._follow_hooks(call, given)
         if call.effect is Effect.VIEW:
             self._follow_view(call, given, result)
         elif self._seen and call.effect is not Effect.NONE and not call.is_idle:
@@ -95,11 +102,35 @@ class Histories:
             for made in _tensors(result):
                 made.__class__ = Stray
 
+    def _follow_hooks(self, call: Call, given: Passed) -> None:
+        """Note where hooks belong that a tensor of the caller has in the end.
+
+        Rule: a write takes the hooks off what is written, and off its base; they stay where they were.  A change of
+        geometry does not, and what is registered then joins those that are there.
+        """
+        written = written_tensors(call.overload, *given)
+        families = {id(base_of(x)) for x in written}
+        cleared = {*map(id, written), *families} if call.effect is Effect.WRITE else set()
+        for known in (seen() for seen in self._given):
+            variable = None if known is None else variable_of(known)
+            if known is None or variable is None or id(base_of(known)) not in families:
+                continue
+            if id(known) in cleared or not known._backward_hooks:
+                self.changed.add(variable)
+            elif variable in self.changed:
+                raise GradientsRefused(
+                    f"{call.op} changes the history of a tensor that has got a hook after an earlier change",
+                    where=call.where,
+                    remedy="register the hook in the end, or on a new tensor",
+                )
+
     def _follow_write(self, call: Call, given: Passed) -> None:
         written = written_tensors(call.overload, *given)
         seen, counted = _is_seen(given), bool(written_lists(call.overload, *given))
         for view in self._views():
             stray = type(view) is Stray
+            if type(view) is FakeTensor and _may_be_left(view):
+                view.__class__ = Older
             if not (stray or (not seen and has_history_apart(view))) or not _is_counted(view, written):
                 continue
             if not stray:
@@ -148,6 +179,11 @@ def _strays(call: Call) -> bool:
     return call.op is aten.as_strided.default and not covers(
         call.operands[0].region.geometry, call.outputs[0].region.geometry
     )
+
+
+def _may_be_left(view: torch.Tensor) -> bool:
+    """Whether the history of ``view`` is made anew after a write, and its base may be detached before that."""
+    return view.requires_grad and not has_history_apart(view) and not is_piece(view)
 
 
 def _is_counted(view: torch.Tensor, written: list[torch.Tensor]) -> bool:

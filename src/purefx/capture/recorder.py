@@ -60,14 +60,14 @@ from purefx.capture.recording import (
     restrided,
 )
 from purefx.capture.rehearsal import needs_rehearsal, rehearse, rehearse_dtypes, rehearse_error, rehearse_view
-from purefx.capture.renewal import Stray, Turned
+from purefx.capture.renewal import Older, Stray, Turned
 from purefx.capture.tensors import Tensors
 from purefx.capture.translation import NEEDS_DATA
 from purefx.capture.zeros import LazyZeros
 from purefx.errors import UnsupportedOperator
 from purefx.operators import aten, facts, resizes_storage
 
-_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor, Stray, Turned})
+_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor, Older, Stray, Turned})
 
 _SIMPLE = frozenset({Operand, int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout})
 _DEVICE = torch.ops.prim.device.default

@@ -28,7 +28,14 @@ from purefx._torch import (
     without_modes,
     without_overrides,
 )
-from purefx.capture.edges import has_history_apart, is_leaf, is_view_without_grad, leaf_behind, without_history
+from purefx.capture.edges import (
+    has_history_apart,
+    has_lost_history,
+    is_leaf,
+    is_view_without_grad,
+    leaf_behind,
+    without_history,
+)
 from purefx.capture.fakes import view_like
 from purefx.capture.frames import current_line
 from purefx.errors import GradientsRefused
@@ -74,12 +81,27 @@ class Stray(_Awaited):
             settle(self)
 
 
+class Older(_Awaited):
+    """A view that is older than a write: its history is made anew, and is one of nothing if its base was detached."""
+
+    def prepare(self, func: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+        """Renew it before the first use after that; nobody tells when the base is detached."""
+        settle(self)
+        if not has_history_apart(self):
+            self.__class__ = Older
+
+
 def settle(tensor: torch.Tensor, *, counted: bool = False) -> None:
     """Renew ``tensor`` if that waits to be done; ``counted`` tells that the write is counted which it is done for."""
     kind = type(tensor)
     if issubclass(kind, _Awaited):
         tensor.__class__ = FakeTensor
-        renew(tensor, later=-1 if kind is Turned or counted else 0)
+        if kind is not Older:
+            renew(tensor, later=-1 if kind is Turned or counted else 0)
+            return
+        base = tensor._base if has_history_apart(tensor) else None
+        if base is not None and _shows_its_base(tensor, base) and has_lost_history(tensor):
+            _forget(tensor, base, later=0)
 
 
 def renew(view: torch.Tensor, *, later: int) -> None:
@@ -92,16 +114,30 @@ def renew(view: torch.Tensor, *, later: int) -> None:
     apart = has_history_apart(view)
     if base is None or (apart and (is_leaf(view) or is_from_function(view))) or not _shows_its_base(view, base):
         return
+    if apart:
+        _forget(view, base, later=max(later, 0))
+    else:
+        with torch.set_grad_enabled(not is_view_without_grad(view)):
+            _replace(view, lambda: view_like(base, view), later=min(later, 0))
+
+
+def _forget(view: torch.Tensor, base: torch.Tensor, *, later: int) -> None:
+    """Replace ``view`` of ``base``, which has no history, by one whose history is one of nothing."""
+    leaf = leaf_behind(view)
+    _replace(view, lambda: without_history(lambda: view_like(base, view), leaf), later=later)
+
+
+def _replace(view: torch.Tensor, make: Callable[[], torch.Tensor], *, later: int) -> None:
+    """Replace ``view`` by what ``make`` makes at a version so many ``later`` than now."""
     if view._backward_hooks or view.retains_grad:
         raise GradientsRefused(
             "a view with hooks is used whose geometry was changed, or that of the tensor that it is a view of",
             where=current_line(),
             remedy="register the hook on the tensor that it is a view of",
         )
-    version, leaf = view._version, leaf_behind(view)
-    set_version(view, version + (max(later, 0) if apart else min(later, 0)))
-    with torch.set_grad_enabled(not is_view_without_grad(view)):
-        new = without_history(lambda: view_like(base, view), leaf) if apart else view_like(base, view)
+    version = view._version
+    set_version(view, version + later)
+    new = make()
     copy_view_rules(new, view)
     swap_contents(view, new)
     set_version(view, version)

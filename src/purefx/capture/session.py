@@ -265,7 +265,9 @@ class _Session:
         for known in self._inputs.values():
             self._recorder.notice(known.fake)
             known.after = known.variable.last
-            known.hooks = self._hooks.setdefault(id(known.fake), take_off_hooks(known.fake))
+            hooks = self._hooks.setdefault(id(known.fake), take_off_hooks(known.fake))
+            late = known.variable in self._recorder.histories.changed
+            known.hooks, known.late_hooks = ((), hooks) if late else (hooks, ())
             known.writes += _version(known.fake)
 
 

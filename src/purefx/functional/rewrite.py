@@ -42,10 +42,9 @@ from purefx.functional.roots import (
     Root,
     Shown,
     check_seen,
+    infer_changes,
     infer_roots,
     seen_by_autograd,
-    turned_variables,
-    writing_variables,
 )
 from purefx.functional.signature import (
     BaseOutput,
@@ -237,10 +236,10 @@ class Rewriter:
     def _outputs(self) -> list[tuple[ForwardOutput, Any]]:
         outputs: list[tuple[ForwardOutput, Any]] = []
         seen: set[tuple[Region, Shown | None]] = set()
-        writing, turned = writing_variables(self._recording), turned_variables(self._recording)
+        changes = infer_changes(self._recording)
         for root, content in self.roots:
             for region in self.memory.written(content):
-                for part, shown in seen_by_autograd(root, region, writing, turned):
+                for part, shown in seen_by_autograd(root, region, changes):
                     if (part, shown) not in seen:
                         seen.add((part, shown))
                         node = self._written(self.memory.read(part), root.region.storage)

@@ -17,8 +17,8 @@ import torch
 
 from purefx.analysis.gradients import is_changed
 from purefx.capture.captured import Input
-from purefx.capture.edges import has_lost_history
-from purefx.capture.recording import Effect, Recording, Region, Storage, Variable, geometry_of
+from purefx.capture.edges import edge_behind, has_lost_history
+from purefx.capture.recording import DataAccess, Effect, Recording, Region, Storage, Variable, geometry_of
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.functional.regions import chain_between, disjoint, includes, once
@@ -54,13 +54,54 @@ def infer_roots(recording: Recording, inputs: Sequence[Input]) -> tuple[Root, ..
     return tuple(roots)
 
 
-def turned_variables(recording: Recording) -> frozenset[Variable]:
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """How often autograd has seen a change of geometry, each of them a node, and how often it has not."""
+
+    nodes: int = 0
+    unseen: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The variables that the program writes with gradients on, or gives another geometry.
+
+    With those that it writes are those that they are views of.  ``late`` are those that it turns after all of its
+    writes to their memory.
+    """
+
+    writing: frozenset[Variable]
+    turned: frozenset[Variable]
+    late: dict[Variable, Turns]
+
+
+def infer_changes(recording: Recording) -> Changes:
+    """What ``recording`` does to the histories of its variables."""
+    return Changes(_writing_variables(recording), _turned_variables(recording), _late_turns(recording))
+
+
+def _late_turns(recording: Recording) -> dict[Variable, Turns]:
+    found: dict[Variable, Turns] = {}
+    early: set[Variable] = set()
+    for call in recording:
+        memory = {o.region.storage for o in (*call.operands, *call.written)}
+        if call.effect is Effect.WRITE and call.modes.grad:
+            early.update(variable for variable in found if variable.first.storage in memory)
+        for operand in call.written if call.effect in (Effect.GEOMETRY, Effect.STORAGE) else ():
+            before, seen = found.get(operand.variable, Turns()), call.modes.grad
+            found[operand.variable] = Turns(before.nodes + seen, before.unseen + (not seen))
+            if isinstance(call.op, DataAccess) or call.effect is Effect.STORAGE or len(call.operands) > 1:
+                early.add(operand.variable)
+    return {variable: turns for variable, turns in found.items() if variable not in early}
+
+
+def _turned_variables(recording: Recording) -> frozenset[Variable]:
     """The variables whose geometry the program changes with gradients on."""
     changes = (c for c in recording if c.effect in (Effect.GEOMETRY, Effect.STORAGE) and c.modes.grad)
     return frozenset(o.variable for call in changes for o in call.written)
 
 
-def writing_variables(recording: Recording) -> frozenset[Variable]:
+def _writing_variables(recording: Recording) -> frozenset[Variable]:
     """The variables that the program writes with gradients on, and those that they are views of."""
     makers = {
         output.variable: call for call in recording if call.effect is Effect.VIEW for output in reversed(call.outputs)
@@ -78,11 +119,15 @@ def writing_variables(recording: Recording) -> frozenset[Variable]:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The tensor by which autograd is shown a write: ``source``, or its ``_base``; ``before`` is what it showed."""
+    """The tensor by which autograd is shown a write: ``source``, or its ``_base``; ``before`` is what it showed.
+
+    Where the program has turned it later, the write lies ``behind`` so many nodes of its history.
+    """
 
     source: Input
     of_base: bool
     before: Region
+    behind: int | None = None
 
     @property
     def fake(self) -> torch.Tensor:
@@ -92,9 +137,7 @@ class Shown:
         return base
 
 
-def seen_by_autograd(
-    root: Root, region: Region, writing: frozenset[Variable], turned: frozenset[Variable]
-) -> list[tuple[Region, Shown | None]]:
+def seen_by_autograd(root: Root, region: Region, changes: Changes) -> list[tuple[Region, Shown | None]]:
     """The writes that make up the write of ``region``, each with the tensor whose history it becomes a part of.
 
     Rule: the program may write to one tensor of a family and not to another (a piece of ``unbind``), so that it has to
@@ -102,6 +145,7 @@ def seen_by_autograd(
     each is written as a whole.  Families that share memory and no base have histories of their own; that of one that is
     only ``turned`` has no write in it.
     """
+    writing = changes.writing
     families: dict[int, list[Input]] = {}
     changed = [m for m in root.members if is_changed(m)]
     overlapping = [m for m in changed if not disjoint(m.before, region)]
@@ -110,22 +154,36 @@ def seen_by_autograd(
     written = [
         family
         for family in families.values()
-        if any(m.variable in writing for m in family) or not any(m.variable in turned for m in family)
+        if any(m.variable in writing for m in family) or not any(m.variable in changes.turned for m in family)
     ]
-    seen = [write for family in written for write in _seen_by_family(family, region, writing)]
+    seen = [write for family in written for write in _seen_by_family(family, region, changes)]
     held = any(includes(part, region) for part, _ in seen)
     return [*seen] if held else [(region, None), *seen]
 
 
-def _seen_by_family(family: list[Input], region: Region, writing: frozenset[Variable]) -> list[tuple[Region, Shown]]:
+def _seen_by_family(family: list[Input], region: Region, changes: Changes) -> list[tuple[Region, Shown | None]]:
     """The writes by which the history of ``family``, tensors of one base, takes up the write of ``region``."""
-    members = [member for member in family if member.variable in writing] or family
+    members = [member for member in family if member.variable in changes.writing] or family
     ways = [Shown(m, of_base=False, before=m.before) for m in members if not has_lost_history(m.fake)]
-    ways += [Shown(m, of_base=True, before=_base_region(m)) for m in members if m.fake._base is not None]
+    bases = [m for m in members if m.fake._base is not None and m.fake._base.requires_grad]
+    ways += [Shown(m, of_base=True, before=_base_region(m)) for m in bases]
+    turned = [variable for variable, turns in changes.late.items() if turns.unseen]
+    ways = [way for way in ways if way.of_base or way.source.variable not in turned]
     for way in ways:
         if way.before.dtype == region.dtype and _leads(way, region):
             return [(region, way)]
-    return [_whole(member, ways) for member in members]
+    return [_before_it_turned(member, changes) or _whole(member, ways) for member in members]
+
+
+def _before_it_turned(member: Input, changes: Changes) -> tuple[Region, Shown | None] | None:
+    """All that ``member`` showed before the program turned it, where that came after all writes; unseen if none is."""
+    before = member.before
+    turns = changes.late.get(member.variable) if member.fake._base is None else None
+    if turns is None or before != before.physical or once(before.geometry) != before.geometry:
+        return None
+    written = edge_behind(member.fake, turns.nodes)
+    unseen = member.edge is not None and written.node is member.edge.node
+    return before, None if unseen else Shown(member, of_base=False, before=before, behind=turns.nodes)
 
 
 def _whole(member: Input, ways: list[Shown]) -> tuple[Region, Shown]:

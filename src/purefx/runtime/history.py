@@ -6,12 +6,13 @@ arg1.requires_grad_()
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby
 
 import torch
 
 from purefx._torch import OpOverload
-from purefx.analysis.gradients import begins, ends, is_detached, new_leaves, results_of
+from purefx.analysis.gradients import begins, ends, is_detached, keeps_write, new_leaves, results_of
 from purefx.analysis.replay import Itself
 from purefx.autodiff.backward import fakes_of, leaf_aliases
 from purefx.autodiff.joint import Joint
@@ -78,7 +79,7 @@ def begin_turned(scope: Scope) -> dict[Variable, list[str]]:
 
 def emit_late_leaves(scope: Scope) -> list[str]:
     """Results that statements make, and that are leaves which require grad, or keep their gradients."""
-    lines: list[str] = []
+    lines = _late_hooks(scope)
     begun = {scope.variables[leaf] for leaf in new_leaves(scope.capture, scope.replay)}
     for result, how in results_of(scope.capture, scope.replay):
         fake, name = result.fake, scope.result(how)
@@ -102,13 +103,26 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
         if known.edge is not None and (begun or (is_detached(known) and known.variable in shown)):
             scope.earlier[known] = scope.unique(f"{name}_before", "before")
             before += [f"{scope.earlier[known]} = {name}.view_as({name})", f"{name}.detach_()"]
-        elif is_detached(known) or _loses_history(scope, known):
+        elif (is_detached(known) and not _kept_views(scope, known)) or _loses_history(scope, known):
             after.append(f"{name}.detach_()")
         if begun and not _is_turned(scope, known.variable):
             before += [*emit_plain_views(scope, known), f"{name}.requires_grad_()"]
         elif ends(known):
             after.append(f"{name}.requires_grad_(False)")
     return before, after
+
+
+def emit_late_detaching(scope: Scope) -> list[str]:
+    """``x.detach_()`` where views of ``x`` keep what was written: autograd has to make their histories before that."""
+    lines = []
+    for known, name in scope.inputs.items():
+        views = _kept_views(scope, known) if is_detached(known) else []
+        lines += [*(f"{view}.grad_fn" for view in views), f"{name}.detach_()"] if views else []
+    return lines
+
+
+def _kept_views(scope: Scope, base: Input) -> list[str]:
+    return [name for known, name in scope.inputs.items() if keeps_write(known) and known.fake._base is base.fake]
 
 
 def _is_turned(scope: Scope, variable: Variable) -> bool:
@@ -160,6 +174,21 @@ def _hooks_on(scope: Scope, known: Input) -> list[str]:
     return [f"{scope.inputs[known]}.register_hook({scope.speller.name('hook', hook)})" for hook in known.hooks]
 
 
+def _late_hooks(scope: Scope) -> list[str]:
+    """The hooks that the program registers on what tensors of the caller have become by its writes."""
+    hooked = [(known, name) for known, name in scope.inputs.items() if known.late_hooks]
+    levels = scope.joint.levels if scope.joint is not None else ()
+    if hooked and len(levels) == 1 and not all(isinstance(slot.output, WrittenOutput) for slot in levels[0].slots):
+        raise GradientsRefused(
+            f"the program registers a hook on {hooked[0][0].name} after it has written to it or turned it,"
+            " and computes with it",
+            where=None,
+            remedy="register the hook outside, or on a new tensor",
+        )
+    name_of_hook = partial(scope.speller.name, "hook")
+    return [f"{name}.register_hook({name_of_hook(hook)})" for known, name in hooked for hook in known.late_hooks]
+
+
 def _aliases(scope: Scope) -> list[str]:
     """The statements that make results with a history of their own."""
     levels = scope.joint.levels if scope.joint is not None else ()
@@ -167,6 +196,7 @@ def _aliases(scope: Scope) -> list[str]:
     wanted = {slot.output.variable for slot in slots if isinstance(slot.output, Alias)}
     leaves = leaf_aliases(scope.capture, scope.replay)
     wanted.update(leaves)
+    wanted |= _views_before_leaves(scope, leaves)
     for call in reversed(scope.replay.statements):
         if wanted & {o.variable for o in call.outputs}:
             wanted |= {o.variable for o in call.operands}
@@ -174,6 +204,16 @@ def _aliases(scope: Scope) -> list[str]:
     lines = emit_calls(scope, [call for call in calls if call not in scope.early])
     scope.early.update(calls)
     return [*lines, *(f"{scope.variables[leaf]}.requires_grad_()" for leaf in leaves)]
+
+
+def _views_before_leaves(scope: Scope, leaves: list[Variable]) -> set[Variable]:
+    """The results that were taken of ``leaves``, or of views of them, before those required grad."""
+    shown = set(leaves)
+    for call in scope.replay.statements:
+        if call.effect is Effect.VIEW and shown & {o.variable for o in call.operands}:
+            shown |= {o.variable for o in call.outputs}
+    results = {result.variable for result, _ in results_of(scope.capture, scope.replay)}
+    return shown & results & scope.capture.plain_views
 
 
 def _record(scope: Scope, joint: Joint, i: int) -> list[str]:

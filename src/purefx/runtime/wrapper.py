@@ -26,7 +26,14 @@ from purefx.runtime.body import emit_graph_call
 from purefx.runtime.differentiable import Derivatives
 from purefx.runtime.epilogue import emit_rebinding, emit_return, emit_statements
 from purefx.runtime.guards import spell_conditions, spell_geometries, spell_sources
-from purefx.runtime.history import begin_turned, emit_history, emit_late_leaves, emit_later_levels, emit_seed
+from purefx.runtime.history import (
+    begin_turned,
+    emit_history,
+    emit_late_detaching,
+    emit_late_leaves,
+    emit_later_levels,
+    emit_seed,
+)
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.versions import (
     emit_first_versions,
@@ -112,6 +119,7 @@ def _body(scope: Scope) -> list[str]:
         *emit_statements(scope, begin_turned(scope)),
         *emit_write_back_resized(scope),
         *emit_last_versions(scope),
+        *emit_late_detaching(scope),
         *emit_late_leaves(scope),
         *emit_rebinding(scope),
         *emit_return(scope),
