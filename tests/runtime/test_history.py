@@ -27,6 +27,31 @@ def alive(*sizes: int) -> Tensor:
     return leaf(*sizes) * 1
 
 
+# ---- views of what has become a leaf
+
+
+@programs(lambda: (ramp(2, 3),))
+def a_view_of_a_new_leaf_is_detached(a: Tensor) -> Any:
+    a.requires_grad_()
+    flat = a.view(6)
+    return flat, flat.detach()
+
+
+@programs(lambda: (alive(2, 3),))
+def a_view_of_what_has_begun_anew_is_detached(a: Tensor) -> Any:
+    a.detach_()
+    a.requires_grad_()
+    flat = a.view(6)
+    return flat, flat.detach(), flat.detach()[1:]
+
+
+@programs(lambda: (alive(2, 3),))
+def a_view_of_what_is_detached_later_is_detached(a: Tensor) -> Any:
+    flat = a.view(6)
+    a.detach_()
+    return flat, flat.detach(), a.view(6)
+
+
 # ---- views that are older than a write
 
 

@@ -61,9 +61,10 @@ def _is_first(scope: Scope, result: TensorResult) -> bool:
     shown, first = scope.counters.root(result.variable), scope.counters.first_view(result.variable)
     known = next((known for known in scope.inputs if known.variable is shown), None)
     if known is not None:
-        plain = first in scope.capture.plain_views or not result.fake.requires_grad
-        if plain:
-            return begins(known) and (known.edge is None or first not in scope.capture.plain_views)
+        if first in scope.capture.plain_views:
+            return begins(known) and known.edge is None
+        if not result.fake.requires_grad:  # it is detached, and what it was taken of may have a history
+            return False
         again = begins(known) and leaf_behind(result.fake) is known.fake
         return (is_detached(known) or ends(known)) and not again
     makers = (c for c in scope.replay.statements if any(o.variable is result.variable for o in c.outputs))
