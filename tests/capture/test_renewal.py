@@ -111,6 +111,14 @@ def a_piece_of_a_view_outside_of_its_view_is_written(c: Tensor) -> Any:
     return inner, c * 2
 
 
+@programs(lambda: (alive(10), alive(4)))
+def a_view_that_shows_more_is_written_to_another_tensor(x: Tensor, y: Tensor) -> Any:
+    outer = x[4:6].as_strided((2,), (2,), 0)
+    y[:2] = outer
+    y[2:].add_(outer)
+    return outer, y * 1
+
+
 @programs(lambda: (ramp(2, 3),))
 def a_view_outside_of_its_view_is_read_as_integers(a: Tensor) -> Any:
     a.mul_(2)
@@ -229,6 +237,27 @@ def a_piece_of_a_result_is_read_after_that_was_written_and_detached(x: Tensor) -
     return row * 2
 
 
+@programs(lambda: (alive(2, 3),))
+def a_view_is_turned_and_used_and_its_base_detached(x: Tensor) -> Any:
+    h = x * 2
+    row = h[:1]
+    h.mul_(2)
+    row.t_()
+    y = row * 2
+    h.detach_()
+    return row * 2, y, h
+
+
+@programs(lambda: (alive(2, 3),))
+def a_view_is_turned_unseen_and_its_base_detached(x: Tensor) -> Any:
+    h = x * 2
+    row = h[:1]
+    with torch.no_grad():
+        row.t_()
+    h.detach_()
+    return row * 2, h
+
+
 @pytest.mark.parametrize("name", programs.names())
 @pytest.mark.parametrize("system", [purefx.compile, purefx.functionalize], ids=["compile", "functionalize"])
 def test_it_cannot_be_told_from_eager(name: str, system: Callable[..., Any]) -> None:
@@ -243,3 +272,15 @@ def test_a_view_that_is_gone_does_not_stop_set() -> None:
 
     with pytest.raises(purefx.Refusal, match="other memory"):
         purefx.compile(f)(alive(4), ramp(4))
+
+
+def test_a_view_is_refused_that_is_turned_and_whose_base_is_detached_then() -> None:
+    def f(x: Tensor) -> Tensor:
+        h = x * 2
+        row = h[:1]
+        row.t_()
+        h.detach_()
+        return row * 2
+
+    with pytest.raises(purefx.Refusal, match="whose base was detached then"):
+        purefx.compile(f)(alive(2, 3))

@@ -22,7 +22,7 @@ from purefx._torch import FakeTensor, count_writes_together, is_piece, pytree, w
 from purefx.capture.edges import base_of, has_history_apart
 from purefx.capture.effects import written_lists, written_tensors
 from purefx.capture.recording import Call, Effect, Variable
-from purefx.capture.renewal import Older, Stray, Turned, renew, settle
+from purefx.capture.renewal import Older, Stray, renew, settle, turn
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.layout import covers
@@ -144,7 +144,7 @@ class Histories:
                     remedy="take it of the base: x.as_strided(...)",
                 )
             else:
-                view.__class__ = Turned
+                turn(view, seen=False)
 
     def _turn(self, tensor: torch.Tensor) -> None:
         if tensor.is_inference():
@@ -155,7 +155,7 @@ class Histories:
             if view is not tensor and has_history_apart(view) and count_writes_together(view, tensor):
                 _renew(view, later=1)
         if tensor._is_view():
-            tensor.__class__ = Turned
+            turn(tensor, seen=torch.is_grad_enabled())
 
     def _views(self) -> Iterator[torch.Tensor]:
         """The views that somebody holds."""

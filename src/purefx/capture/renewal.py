@@ -40,6 +40,9 @@ from purefx.capture.fakes import view_like
 from purefx.capture.frames import current_line
 from purefx.errors import GradientsRefused
 
+_ALIVE = "_purefx_alive"
+"""Whether the base of a view had a history when the geometry of the view was changed."""
+
 
 class _Awaited(FakeTensor):
     """A fake tensor that is renewed when the program uses it next: autograd works on what it was until then."""
@@ -53,11 +56,11 @@ class _Awaited(FakeTensor):
         with without_modes():
             for x in pytree.tree_leaves((args, kwargs)):
                 if isinstance(x, _Awaited) and not takes_hooks_off(func):
-                    x.prepare(func, kwargs)
+                    x.prepare(func, args, kwargs)
         with without_overrides():
             return func(*args, **kwargs)
 
-    def prepare(self, func: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+    def prepare(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Do what has to be done before ``func`` sees the tensor."""
         raise NotImplementedError
 
@@ -65,7 +68,7 @@ class _Awaited(FakeTensor):
 class Turned(_Awaited):
     """A view that has got another geometry."""
 
-    def prepare(self, func: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+    def prepare(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Renew it before any use."""
         settle(self)
 
@@ -73,18 +76,19 @@ class Turned(_Awaited):
 class Stray(_Awaited):
     """A view that shows more of its base than the views that it was taken of."""
 
-    def prepare(self, func: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+    def prepare(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Renew it before it is written: until then it has the history that it was made with."""
         name = getattr(func, "__name__", "")
-        writes = name.endswith("_") and not name.endswith("__")
-        if writes or "out" in kwargs or name.startswith(("__i", "__setitem__")):
+        writes = (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__setitem__"))
+        written = (args[:1] or kwargs if writes else (), kwargs.get("out"))
+        if any(x is self for x in pytree.tree_leaves(written)):
             settle(self)
 
 
 class Older(_Awaited):
     """A view that is older than a write: its history is made anew, and is one of nothing if its base was detached."""
 
-    def prepare(self, func: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+    def prepare(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Renew it before the first use after that; nobody tells when the base is detached."""
         settle(self)
         if not has_history_apart(self):
@@ -96,12 +100,27 @@ def settle(tensor: torch.Tensor, *, counted: bool = False) -> None:
     kind = type(tensor)
     if issubclass(kind, _Awaited):
         tensor.__class__ = FakeTensor
+        if tensor.__dict__.pop(_ALIVE, False) and has_history_apart(tensor):
+            raise GradientsRefused(
+                "a view is used whose geometry was changed, and whose base was detached then (detach_)",
+                where=current_line(),
+                remedy="detach first, or change the geometry of a copy",
+            )
         if kind is not Older:
             renew(tensor, later=-1 if kind is Turned or counted else 0)
             return
         base = tensor._base if has_history_apart(tensor) else None
         if base is not None and _shows_its_base(tensor, base) and has_lost_history(tensor):
             _forget(tensor, base, later=0)
+
+
+def turn(view: torch.Tensor, *, seen: bool) -> None:
+    """Renew ``view``, whose geometry changes, when it is used next; ``seen`` tells that autograd makes its history now.
+
+    That history is lost if the base is detached before the next use.
+    """
+    view.__dict__[_ALIVE] = seen and view.requires_grad and not has_history_apart(view)
+    view.__class__ = Turned
 
 
 def renew(view: torch.Tensor, *, later: int) -> None:
