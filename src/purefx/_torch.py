@@ -321,8 +321,8 @@ def _batch_outermost(x: torch.Tensor) -> torch.Tensor:
 
 def is_functionalizing() -> bool:
     """Whether the innermost transform that runs is ``torch.func.functionalize``, which has no rule for functions."""
-    stack = torch._C._functorch.get_interpreter_stack() or ()
-    return bool(stack) and stack[-1].key() == torch._C._functorch.TransformType.Functionalize
+    keys = [level.key() for level in torch._C._functorch.get_interpreter_stack() or ()]
+    return keys[-1:] == [torch._C._functorch.TransformType.Functionalize]
 
 
 def below_functionalize(
