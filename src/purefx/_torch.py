@@ -320,9 +320,37 @@ def batched_by_function(
             for x, dim in zip(inputs, dims, strict=True)
         ]
         outputs = torch.func.vmap(function, in_dims=dims, randomness="same")(*given)
-        return tuple(torch._add_batch_dim(x, 0, level) for x in outputs)
+        return tuple(torch._add_batch_dim(_batch_outermost(x), 0, level) for x in outputs)
     finally:
         torch._C._vmapmode_increment_nesting()
+
+
+def _batch_outermost(x: torch.Tensor) -> torch.Tensor:
+    """``x``, in memory where its first dimension is the outermost: the older vmap gives no other view by strides."""
+    return x if all(x.stride(0) >= stride for stride in x.stride()) else x.contiguous()
+
+
+def is_functionalizing() -> bool:
+    """Whether the innermost transform that runs is ``torch.func.functionalize``, which has no rule for functions."""
+    keys = [level.key() for level in torch._C._functorch.get_interpreter_stack() or ()]
+    return keys[-1:] == [torch._C._functorch.TransformType.Functionalize]
+
+
+def below_functionalize(
+    function: Callable[..., tuple[torch.Tensor, ...]], inputs: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """``function`` of what ``torch.func.functionalize`` has wrapped, without that transform; its results wrapped."""
+    level, add_back_views = current_level(), True
+    given = [
+        torch._C._functorch._unwrap_functional_tensor(x, add_back_views) if _is_of(x, level) else x for x in inputs
+    ]
+    with torch._functorch.pyfunctorch.temporarily_pop_interpreter_stack():
+        outputs = function(*given)
+    return tuple(torch._C._functorch._wrap_functional_tensor(x, level) for x in outputs)
+
+
+def _is_of(tensor: torch.Tensor, level: int) -> bool:
+    return is_functional_wrapper(tensor) and torch._C._functorch.maybe_get_level(tensor) == level
 
 
 def is_traced_by_proxies() -> bool:

@@ -204,3 +204,13 @@ def test_a_batch_of_a_batch_is_one_program() -> None:
     twice = torch.func.vmap(torch.func.vmap(compiled, in_dims=1))
     torch.testing.assert_close(twice(COTANGENTS), COTANGENTS.transpose(1, 2) * 2)
     assert list(compiled.runs) == ["vmap(vmap(<lambda>))"]
+
+
+def test_tangents_that_the_older_vmap_has_batched_lie_with_their_batch_outermost() -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.nn.functional.embedding(torch.tensor([0, 2, 1]), x.view(2, 2).repeat(2, 1))
+
+    inputs = (torch.arange(4, dtype=torch.float64).requires_grad_(),)
+    assert torch.autograd.gradcheck(
+        purefx.compile(function), inputs, check_forward_ad=True, check_batched_forward_grad=True
+    )

@@ -239,3 +239,29 @@ def test_a_hook_for_accumulated_gradients_is_refused() -> None:
 
     with pytest.raises(errors.TransformRefused, match="accumulated"):
         vmapped(purefx.compile(f))(W.clone().requires_grad_(), XS)
+
+
+def test_a_gradient_through_a_batch_that_a_function_has_made_a_view_of_is_not_cut_off() -> None:
+    class Square(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x: Tensor) -> Tensor:
+            return x * x
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return 2 * x * gradient
+
+    def second(compiled: Callable[[Any], Any], x: Tensor) -> Any:
+        square = compiled(lambda a: Square.apply(a * 1))
+        gradient = compiled(torch.func.grad(lambda y: torch.func.vmap(square)(y).sin().sum()))
+        return torch.func.vjp(gradient, x)[1](torch.ones_like(x))[0]
+
+    x = torch.tensor([0.3, 0.6, 0.9])
+    torch.testing.assert_close(second(purefx.compile, x), second(lambda f: f, x))

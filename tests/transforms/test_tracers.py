@@ -81,3 +81,15 @@ def test_a7_symbols_of_a_tracer_stay_symbols(function: Any, transform: str, wrap
 def test_a7_symbols_under_a_transform_are_refused() -> None:
     with pytest.raises(TransformRefused, match="symbols for their sizes"):
         make_fx(func.grad(purefx.compile(lambda x: program(x).sum())), tracing_mode="symbolic")(X)
+
+
+@pytest.mark.parametrize("wrap", [purefx.functionalize, purefx.compile])
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("transform", ["itself", "vmap"])
+@pytest.mark.parametrize("function", [program, write])
+def test_a7_functionalize_of_torch_goes_around(function: Any, transform: str, traced: bool, wrap: Wrap) -> None:  # noqa: FBT001
+    around = func.functionalize(TRANSFORMS[transform](wrap(function)))
+    around = make_fx(around)(X.clone()) if traced else around
+    given, expected = X.clone(), X.clone()
+    torch.testing.assert_close(around(given), TRANSFORMS[transform](function)(expected))
+    assert torch.equal(given, expected)

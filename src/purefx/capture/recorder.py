@@ -7,7 +7,7 @@ what it reads off the results (storage, geometry, dtype) is true, not modelled.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -127,8 +127,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             return self._lift_fresh(func, args)
         if func is aten._efficientzerotensor.default:  # PyTorch's lazy zeros break on fake tensors
-            return self._make_zeros(args[0], **kwargs) if args[0] else self._zeros.number(**kwargs)
-        args = self._zeros.as_numbers(args)
+            return self._make_zeros(*args, **kwargs) if args[0] else self._zeros.number(**kwargs)
+        args = self._zeros.replaced(args, self._make_zeros)
         kwargs = with_dtype(func, args, kwargs)
         check_supported(func, kwargs)
         given, recorded = self._enter(args, kwargs)
@@ -141,7 +141,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             return self._make_zeros(list(like.shape), dtype=like.dtype, device=like.device)
         return self._record_run(func, given, recorded)
 
-    def _make_zeros(self, sizes: list[Any], **kwargs: Any) -> torch.Tensor:
+    def _make_zeros(self, sizes: Sequence[Any] = (), **kwargs: Any) -> torch.Tensor:
         """Lazy zeros, recorded as plain ones."""
         zeros: torch.Tensor = self.__torch_dispatch__(aten.zeros.default, (), (sizes,), kwargs)
         self._zeros.note(self.region(zeros).storage)

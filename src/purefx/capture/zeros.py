@@ -32,7 +32,6 @@ class LazyZeros:
     def __init__(self) -> None:
         self._storages: set[Storage] = set()
         self._number: weakref.ref[torch.Tensor] | None = None
-        self._zero: Any = 0
 
     def note(self, storage: Storage) -> None:
         """``storage`` holds lazy zeros."""
@@ -42,14 +41,13 @@ class LazyZeros:
         """The tangent of a Python number, which autograd reads, and which lives as long as one formula runs."""
         with without_modes():
             made: torch.Tensor = aten.zeros.default([], **kwargs)
-            self._zero = made.item()
         self._number = weakref.ref(made)
         return made
 
-    def as_numbers(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """``args`` with the Python number in the place of its tangent."""
+    def replaced(self, args: tuple[Any, ...], zero: Callable[..., Any]) -> tuple[Any, ...]:
+        """``args`` with what ``zero`` makes in the place of the tangent of a Python number."""
         number = None if self._number is None else self._number()
-        return args if number is None else tuple(self._zero if x is number else x for x in args)
+        return args if number is None else tuple(zero(dtype=x.dtype) if x is number else x for x in args)
 
     def remain(self, func: Any, args: Sequence[Any]) -> bool:
         """Whether what ``func`` makes of ``args`` is lazy zeros."""

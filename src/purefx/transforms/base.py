@@ -214,8 +214,11 @@ class Base(Fixed):
         wanted = variable.first
         views = [r for r in self._capture.results if isinstance(r, TensorResult) and r.region.storage is wanted.storage]
         for result in views:
-            base = tensors[result.variable]._base
-            if base is not None and geometry_of(base) == wanted.geometry:  # not a view of it, inside of a transform
+            tensor = tensors[result.variable]
+            base = tensor._base
+            if base is None or (tensor.requires_grad and not base.requires_grad):  # what a function has made of a view
+                continue
+            if geometry_of(base) == wanted.geometry:  # not a view of it, inside of a transform
                 return base
         made = _empty(wanted).zero_()
         for result in views:

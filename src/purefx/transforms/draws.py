@@ -65,9 +65,13 @@ _RULED = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filled:
-    """Numbers that ``op`` writes to a tensor like ``like``, or makes like it, in the order of memory."""
+    """Numbers that ``op`` writes to a tensor like ``like``, or makes like it, in the order of memory.
+
+    ``alone`` is the operator of the program, which draws for a single example.
+    """
 
     op: Any
+    alone: Any
     like: Geometry
     dtype: torch.dtype
     device: torch.device
@@ -83,7 +87,7 @@ class Filled:
         options = {"dtype": self.dtype, "device": self.device}
         batch = aten.rand.default([0])
         if not batch_levels(batch):
-            return (self.op(batch.new_empty_strided(sizes, strides, **options), *self.args, **self.kwargs),)
+            return (self.alone(batch.new_empty_strided(sizes, strides, **options), *self.args, **self.kwargs),)
         order = sorted(range(len(sizes)), key=lambda dim: -strides[dim])
         new = batch.new_empty([sizes[dim] for dim in order], **options)
         drawn: torch.Tensor = self.op(new, *self.args, **self.kwargs)
@@ -188,11 +192,12 @@ def _draw(graph: Graph, node: fx.Node, given: Graph, image: dict[fx.Node, fx.Nod
     if isinstance(target, OnCopies) and target.op in _FILLING and len(node.all_input_nodes) == 1:
         drawing: Any = target.op
         op, args, kwargs = _FILLING[drawing], target.args, target.kwargs
-        return _filled(graph, node, op, ((*args[1:], *missing_defaults(drawing, op, args, kwargs)), kwargs))
+        passed = ((*args[1:], *missing_defaults(drawing, op, args, kwargs)), kwargs)
+        return _filled(graph, node, (op, drawing), passed)
     if target in _FILLING and len(node.all_input_nodes) == 1:
-        return _filled(graph, node, _FILLING[target], (node.args[1:], node.kwargs))
+        return _filled(graph, node, (_FILLING[target], target), (node.args[1:], node.kwargs))
     if target in _LIKE and len(node.all_input_nodes) == 1:
-        return _filled(graph, node, target, (node.args[1:], node.kwargs))
+        return _filled(graph, node, (target, target), (node.args[1:], node.kwargs))
     operands = [_copy(given.functional, image[x]) for x in node.all_input_nodes]
     return Computed(node, extract(given, operands) if operands else None)
 
@@ -205,9 +210,9 @@ def _copy(functional: FunctionalGraph, node: fx.Node) -> fx.Node:
     return copy
 
 
-def _filled(graph: Graph, node: fx.Node, op: Any, passed: tuple[Any, Any]) -> Filled:
+def _filled(graph: Graph, node: fx.Node, ops: tuple[Any, Any], passed: tuple[Any, Any]) -> Filled:
     value = graph.functional.values[node.all_input_nodes[0]]
-    return Filled(op, value.geometry, value.dtype, graph.capture.recording.storages[0].device, *passed)
+    return Filled(*ops, value.geometry, value.dtype, graph.capture.recording.storages[0].device, *passed)
 
 
 def _results(node: fx.Node) -> Iterator[tuple[int, fx.Node]]:

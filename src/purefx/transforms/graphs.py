@@ -135,7 +135,10 @@ def capture_values(function: Callable[..., Tensors], examples: Sequence[torch.Te
     """
 
     def apart(*inputs: torch.Tensor) -> Tensors:
-        return tuple(without_overlap(x) for x in function(*inputs))
+        """Values without histories: a history would hold what the programs that it has run hold."""
+        outputs = function(*inputs)
+        values = {id(x): without_overlap(x).detach() for x in outputs}
+        return tuple(values[id(x)] for x in outputs)
 
     captured = capture(apart, tuple(examples), {}, known=find_number)
     results = [_tensor(r) for r in captured.results]

@@ -11,7 +11,13 @@ from typing import Any
 
 import torch
 
-from purefx._torch import batched_by_function, current_level, is_batched_by_autograd
+from purefx._torch import (
+    batched_by_function,
+    below_functionalize,
+    current_level,
+    is_batched_by_autograd,
+    is_functionalizing,
+)
 from purefx.transforms.levels import NO_GRADIENT, gradient_levels, repeats_elements
 from purefx.transforms.programs import Dims, Program, Residuals
 
@@ -27,6 +33,8 @@ def _apply(
     program: Program, residuals: Residuals, innermost: int, inputs: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
     """The outputs of ``program``; gradients are asked for at the level ``innermost`` first."""
+    if is_functionalizing():
+        return below_functionalize(lambda *given: _apply(program, residuals, innermost, given), inputs)
     if any(map(is_batched_by_autograd, inputs)):
         return batched_by_function(lambda *given: _apply(program, residuals, innermost, given), inputs)
     outputs: tuple[torch.Tensor, ...] = Node.apply(program, residuals, innermost, *inputs)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
