@@ -131,6 +131,23 @@ def _put(
     return found
 
 
+def _lu_solve(
+    lu: torch.Tensor,
+    pivots: torch.Tensor,
+    x: torch.Tensor,
+    *,
+    left: bool = True,
+    adjoint: bool = False,
+) -> torch.Tensor:
+    """``linalg_lu_solve`` with matrices of the same rank: vmap's rule takes the pivots of other ones by mistake."""
+    batch = torch.broadcast_shapes(lu.shape[:-2], x.shape[:-2])  # type: ignore[no-untyped-call]  # torch leaves it so
+    lu, x = (m.expand(*batch, *m.shape[-2:]) for m in (lu, x))
+    found: torch.Tensor = aten.linalg_lu_solve.default(
+        lu, pivots.expand(*batch, pivots.shape[-1]), x, left=left, adjoint=adjoint
+    )
+    return found
+
+
 def _strided(
     base: Geometry, x: torch.Tensor, sizes: Sequence[int], strides: Sequence[int], offset: int | None = None
 ) -> torch.Tensor:
@@ -187,9 +204,10 @@ _FREE: dict[Any, Callable[..., Any]] = {
     aten.view_as_complex.default: lambda x: aten.view_as_complex.default(x.contiguous()),
     aten.view_as_real.default: lambda x: aten.view_as_real.default(x.resolve_conj()),
     aten.index_put.default: _put,
+    aten.linalg_lu_solve.default: _lu_solve,
     operator.getitem: operator.getitem,
 }
-"""Operators that vmap refuses in some layouts, or that it has no rule for, as others."""
+"""Operators that vmap refuses in some layouts, or has no rule for, or a wrong one, as others."""
 
 FILLS: dict[Any, Callable[..., Any]] = {
     aten.bernoulli.p: aten.bernoulli.p,  # PyTorch crashes in bernoulli_ where an outer vmap alone has a batch

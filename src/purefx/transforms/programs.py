@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import torch
@@ -78,7 +79,7 @@ class Program(ABC):
         self.inexact = tuple(inexact)
         self._graphs: dict[Kind, Graph] = {}
         self._compiled: dict[Kind, Callable[..., Tensors]] = {}
-        self._splits: dict[Kind, tuple[Callable[..., Tensors], Program]] = {}
+        self._splits: dict[Kind, tuple[Callable[..., Tensors], Program] | None] = {}
         self._derived: dict[Any, Program] = {}
 
     wrt: Wrt = ()
@@ -120,7 +121,10 @@ class Program(ABC):
             return self.finished(residuals.gradients(inputs, self.wrt))
         if not residuals.wrt or residuals.program is not None or not any(self.inexact):
             return self._run(inputs)
-        forward, backward = self._split(inputs, residuals.wrt)
+        parts = self._split(inputs, residuals.wrt)
+        if parts is None:
+            return self._run(inputs)
+        forward, backward = parts
         outputs = forward(*inputs)
         count = len(self.inexact)
         residuals.keep(self, backward, tuple(x.detach() for x in outputs[count:]))
@@ -168,18 +172,29 @@ class Program(ABC):
                 self._compiled[kind] = self.engine.callable(self.name, self.graph(inputs), teller=self.teller)
         return self._compiled[kind](*inputs)
 
-    def _split(self, inputs: Tensors, wrt: Wrt) -> tuple[Callable[..., Tensors], Program]:
-        """What runs the program and returns residuals too, and what computes the gradients from them."""
+    def _split(self, inputs: Tensors, wrt: Wrt) -> tuple[Callable[..., Tensors], Program] | None:
+        """What runs the program and returns residuals too, and what computes the gradients from them.
+
+        None where the gradients raise: so they will again, if anybody asks for them.
+        """
         kind = (wrt, _kind(inputs))
         if kind not in self._splits:
             with outside_transforms(), without_modes():
-                outputs = self.graph(inputs).outputs_like()
-                cotangents = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in outputs]
-                cotangents = [x for x, inexact in zip(cotangents, self.inexact, strict=True) if inexact]
-                parts = split(self.joint(wrt).graph((*inputs, *cotangents)), self.arity, len(outputs))
-                forward = self.engine.callable(self.name, parts.forward, "forward", teller=self.teller)
-                self._splits[kind] = (forward, Backward(self.vjp(wrt), parts))
+                self._splits[kind] = self._split_anew(inputs, wrt)
         return self._splits[kind]
+
+    def _split_anew(self, inputs: Tensors, wrt: Wrt) -> tuple[Callable[..., Tensors], Program] | None:
+        outputs = self.graph(inputs).outputs_like()
+        cotangents = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in outputs]
+        cotangents = [x for x, inexact in zip(cotangents, self.inexact, strict=True) if inexact]
+        joint = None
+        with suppress(Exception):
+            joint = self.joint(wrt).graph((*inputs, *cotangents))
+        if joint is None:
+            return None
+        parts = split(joint, self.arity, len(outputs))
+        forward = self.engine.callable(self.name, parts.forward, "forward", teller=self.teller)
+        return forward, Backward(self.vjp(wrt), parts)
 
 
 class Derivative(Program):
@@ -243,8 +258,13 @@ class Vjp(Derivative):
         return _inexact(self.of, places), tuple(dims[i] for i in self.wrt)
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
-        """PyTorch's gradients."""
-        return _differentiated(self.of, self.wrt, inputs)[1]
+        """PyTorch's gradients, by operators that have derivatives.
+
+        Without grad mode PyTorch takes short cuts: the gradient of ``det`` through the factors of its matrix, to which
+        no tangent comes; that of ``silu`` by one operator, which has none.
+        """
+        with torch.enable_grad():
+            return _differentiated(self.of, self.wrt, inputs)[1]
 
     def forward_program(self) -> Program:
         """What they are the gradients of."""

@@ -1,0 +1,69 @@
+"""Derivatives of derivatives through compiled functions: those of eager, whichever way they are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+import purefx
+
+Function = Callable[[Tensor], Tensor]
+MATRIX = torch.tensor([[2.0, 0.3, -0.1], [0.2, 1.5, 0.4], [-0.3, 0.1, 1.0]], dtype=torch.float64)
+DIRECTION = torch.arange(9, dtype=torch.float64).reshape(3, 3).cos()
+
+WITH_SHORT_CUTS = {
+    "det": torch.det,
+    "logdet": torch.logdet,
+    "slogdet": lambda x: torch.linalg.slogdet(x)[1],
+    "solve": lambda x: torch.linalg.solve(x, DIRECTION).sum(),
+    "silu": lambda x: torch.nn.functional.silu(x).sum(),
+    "mish": lambda x: torch.nn.functional.mish(x).sum(),
+    "norm": torch.linalg.vector_norm,
+}
+"""Where no gradients are recorded, PyTorch's backwards of these take a way that has no tangents, or wrong ones."""
+
+
+def pushed(f: Function) -> Any:
+    return torch.func.jvp(torch.func.grad(f), (MATRIX,), (DIRECTION,))
+
+
+def linearized(f: Function) -> Any:
+    value, push = torch.func.linearize(torch.func.grad(f), MATRIX)
+    return value, push(DIRECTION)
+
+
+def dual(f: Function) -> Any:
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(MATRIX.clone().requires_grad_(), DIRECTION)
+        (gradient,) = torch.autograd.grad(f(x), x, create_graph=True)
+        return tuple(forward_ad.unpack_dual(gradient))
+
+
+@pytest.mark.parametrize("name", WITH_SHORT_CUTS)
+@pytest.mark.parametrize("way", [pushed, linearized, dual])
+def test_a_tangent_of_a_gradient_is_that_of_eager(name: str, way: Callable[[Function], Any]) -> None:
+    f = WITH_SHORT_CUTS[name]
+    torch.testing.assert_close(way(purefx.compile(f)), pushed(f))
+
+
+@pytest.mark.parametrize("name", WITH_SHORT_CUTS)
+def test_a_batch_of_hessians_is_that_of_a_loop(name: str) -> None:
+    """Of PyTorch's own vmap it is not: its rule for ``linalg.lu_solve`` mixes up the pivots of examples."""
+    f, batch = WITH_SHORT_CUTS[name], torch.stack([MATRIX, MATRIX + DIRECTION])
+    found = torch.func.vmap(torch.func.hessian(purefx.compile(f)))(batch)
+    torch.testing.assert_close(found, torch.stack([torch.func.hessian(f)(x) for x in batch]))
+
+
+def test_a_gradient_that_raises_raises_when_it_is_asked_for() -> None:
+    """The third derivative of a norm raises in eager too: this one has the value and the first two."""
+    compiled = purefx.compile(torch.linalg.vector_norm)
+    x = MATRIX.clone().requires_grad_()
+    _, tangent = torch.func.jvp(torch.func.grad(compiled), (x,), (DIRECTION,))
+    torch.testing.assert_close(tangent, pushed(torch.linalg.vector_norm)[1])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        tangent.sum().backward()
