@@ -298,6 +298,14 @@ def primal_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tangent is None else primal
 
 
+def with_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor``; if it is one of the zeros without memory that autograd makes, a tensor of zeros.
+
+    Not all of PyTorch's kernels know those: some read whatever memory they come upon.
+    """
+    return torch.zeros_like(tensor) if tensor._is_zerotensor() else tensor
+
+
 _BATCHED = torch._C._dispatch_key_parse("Batched")
 
 

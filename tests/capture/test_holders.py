@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import purefx
-from purefx.errors import EscapedState
+from purefx.errors import EscapedState, GradientsRefused
 from tests.functional.kinds import ramp
 
 Program = Callable[[Tensor], Tensor]
@@ -96,8 +96,18 @@ def in_a_function() -> Program:
     return program
 
 
+def in_a_queue() -> Program:
+    kept = deque([torch.zeros(2)], maxlen=1)
+
+    def program(x: Tensor) -> Tensor:
+        kept.append(kept[-1] + x)
+        return kept[-1] * 2
+
+    return program
+
+
 WATCHED = [
-    in_a_tuple, in_a_default, in_a_partial, in_methods_of_a_dict, in_a_namespace, in_an_object_of_an_object,
+    in_a_queue, in_a_tuple, in_a_default, in_a_partial, in_methods_of_a_dict, in_a_namespace, in_an_object_of_an_object,
     in_a_function,
 ]  # fmt: skip
 
@@ -109,24 +119,39 @@ def test_state_in_a_holder_goes_on_at_each_call(make: Callable[[], Program]) -> 
         assert eager(torch.ones(2)).tolist() == compiled(torch.ones(2)).tolist()
 
 
-def in_a_queue() -> Program:
-    kept = deque([torch.zeros(2)])
-
-    def program(x: Tensor) -> Tensor:
-        kept.append(kept[-1] + x)
-        return kept[-1] * 2
-
-    return program
-
-
-def in_slots() -> Program:
-    return add_to(Slotted())
-
-
-@pytest.mark.parametrize("make", [in_a_queue, in_slots])
-def test_a_tensor_in_an_unwatched_object_is_refused(make: Callable[[], Program]) -> None:
+def test_a_tensor_in_an_unwatched_object_is_refused() -> None:
     with pytest.raises(EscapedState, match="does not watch"):
-        purefx.compile(make())(ramp(2))
+        purefx.compile(add_to(Slotted()))(ramp(2))
+
+
+def test_a_gradient_of_a_tensor_in_an_unwatched_object_is_refused() -> None:
+    """Autograd would give it the gradient of a capture, a fake."""
+    holder = Slotted()
+    holder.total.requires_grad_()
+    compiled = purefx.compile(lambda x: x * holder.total)
+    with pytest.raises(GradientsRefused, match="does not watch"):
+        compiled(ramp(2))
+    with torch.no_grad():
+        assert compiled(ramp(2)).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("holder", [list, deque])
+def test_gradients_of_any_order_reach_leaves_in_a_container(holder: Callable[[list[Tensor]], Any]) -> None:
+    w = torch.ones(2, requires_grad=True)
+    held = holder([w])
+    compiled = purefx.compile(lambda x: (x * held[0] ** 3).sum())
+    (slope,) = torch.autograd.grad(compiled(torch.ones(2)), w, create_graph=True)
+    slope.sum().backward()
+    assert w.grad is not None
+    assert (slope.tolist(), w.grad.tolist()) == ([3, 3], [6, 6])
+
+
+def test_the_parameters_of_a_compiled_module_are_watched_behind_a_transform() -> None:
+    module = nn.Linear(2, 2)
+    compiled = purefx.compile(torch.func.vmap(purefx.compile(module)))
+    compiled(ramp(3, 2)).sum().backward()
+    expected = torch.autograd.grad(module(ramp(3, 2)).sum(), module.weight)[0]
+    torch.testing.assert_close(module.weight.grad, expected)
 
 
 class Notes(nn.Module):

@@ -67,3 +67,39 @@ def test_a_gradient_that_raises_raises_when_it_is_asked_for() -> None:
     torch.testing.assert_close(tangent, pushed(torch.linalg.vector_norm)[1])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         tangent.sum().backward()
+
+
+def test_the_gradient_of_what_a_mask_selects_keeps_the_tensors_that_sizes_are_read_off() -> None:
+    compiled = purefx.compile(lambda x: (x[x > 0] ** 3).sum())
+    for x in (MATRIX, -MATRIX):
+        torch.testing.assert_close(torch.func.grad(compiled)(x), 3 * x.clamp(min=0) ** 2)
+    assert set(compiled.runs) == {"<lambda>", "vjp(<lambda>)"}
+
+
+def test_zeros_without_memory_are_zeros() -> None:
+    """The kernel of this backward reads the memory of its cotangent, whether it has any or not."""
+    x, w = torch.arange(36, dtype=torch.float64).cos().reshape(2, 6, 3), torch.ones(6, dtype=torch.float64)
+    compiled = purefx.compile(lambda w: torch.nn.functional.group_norm(x, 2, w))
+    _, pull = torch.func.vjp(compiled, w)
+    (found,) = pull(torch._efficientzerotensor((2, 6, 3), dtype=torch.float64))
+    assert not found.any()
+
+
+def the_parts_of_a_spectrum(x: Tensor) -> Tensor:
+    return torch.view_as_real(torch.fft.rfft(x))[1]
+
+
+def a_write_to_the_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = torch.view_as_complex(torch.stack([x, x * 2], -1))
+    parts = torch.view_as_real(y)
+    parts[0].mul_(3)
+    return y.abs(), parts[1:]
+
+
+@pytest.mark.parametrize("function", [the_parts_of_a_spectrum, a_write_to_the_parts])
+def test_derivatives_go_through_views_of_complex_numbers_as_their_parts(function: Callable[[Tensor], Any]) -> None:
+    compiled = purefx.compile(function)
+    torch.testing.assert_close(
+        torch.func.jvp(compiled, (MATRIX,), (DIRECTION,)), torch.func.jvp(function, (MATRIX,), (DIRECTION,))
+    )
+    torch.testing.assert_close(torch.func.jacrev(compiled)(MATRIX), torch.func.jacrev(function)(MATRIX))

@@ -4,14 +4,15 @@
     acc.add                    the object of a bound method: its attributes
     state = {"mean": ...}      a dict or a list in a closure or a global: its entries
 
-Each is an owner with tables, dicts from a key to a value; a list is seen as one.  For a run the tensors in them are
-replaced by fakes, and what the program binds in them is bound again at each call.
+Each is an owner with tables, dicts from a key to a value; a list or a deque is seen as one.  For a run the tensors in
+them are replaced by fakes, and what the program binds in them is bound again at each call.
 """
 
 from __future__ import annotations
 
 import functools
 import types
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,15 +29,19 @@ _OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
 
 class ListTable(dict[Any, Any]):
-    """A list as a table from positions to elements; changes of the table are changes of the list."""
+    """A list or a deque as a table from positions to elements; changes of the table are changes of the list."""
 
-    def __init__(self, elements: list[Any]) -> None:
+    def __init__(self, elements: list[Any] | deque[Any]) -> None:
         super().__init__(enumerate(elements))
         self._elements = elements
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)
         self._elements[key] = value
+
+    def __getitem__(self, key: Any) -> Any:
+        """The element at ``key`` as it is now."""
+        return self._elements[key]
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The element at ``key`` as it is now; ``default`` where the list has got shorter."""
@@ -60,7 +65,7 @@ class Owner:
 
     def spelled(self, key: Any) -> str:
         """The entry ``key`` as the user would type it."""
-        return f"{self.name}[{key!r}]" if isinstance(self.value, list | dict) else f"{self.name}.{key}"
+        return f"{self.name}[{key!r}]" if isinstance(self.value, list | dict | deque) else f"{self.name}.{key}"
 
 
 def find_owners(function: Callable[..., Any], leaves: tuple[Any, ...]) -> list[Owner]:
@@ -90,6 +95,7 @@ def _meet_defaults(found: dict[int, Owner], function: Any) -> None:
 
 
 def _meet(found: dict[int, Owner], name: str, x: Any, depth: int = 0) -> None:
+    x = x.__wrapped__ if _is_compiled(x) else x
     if id(x) in found or depth > 4:
         return
     _check_no_optimizer(name, x)
@@ -110,8 +116,8 @@ def _meet(found: dict[int, Owner], name: str, x: Any, depth: int = 0) -> None:
 
 
 def _table(x: Any) -> dict[Any, Any] | None:
-    """The table of a list, a dict, a user's object or a function with attributes; None for anything else."""
-    if type(x) is list:
+    """The table of a list, a deque, a dict, a user's object or a function with attributes; None for anything else."""
+    if type(x) in (list, deque):
         return ListTable(x)
     if isinstance(x, dict) and type(x).__module__ in ("builtins", "collections"):
         return x
@@ -143,8 +149,8 @@ def _check_no_optimizer(name: str, x: Any) -> None:
 def _is_inner(owner: Owner, key: Any, value: Any) -> bool:
     """Whether ``value`` is met by way of ``owner`` alone: a module, an object, or what holds such."""
     if isinstance(owner.value, torch.nn.Module):
-        return isinstance(value, list | dict | tuple) and key not in _OF_EVERY_MODULE
-    return isinstance(value, torch.nn.Module | list | dict | tuple | functools.partial | types.MethodType) or (
+        return isinstance(value, list | deque | dict | tuple) and key not in _OF_EVERY_MODULE
+    return isinstance(value, torch.nn.Module | list | deque | dict | tuple | functools.partial | types.MethodType) or (
         _is_users_object(value)
     )
 

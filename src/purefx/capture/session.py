@@ -41,6 +41,7 @@ from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Resu
 from purefx.capture.edges import edge_of, is_leaf, take_off_hooks
 from purefx.capture.escapes import check_nothing_escaped
 from purefx.capture.fakes import FakeFactory
+from purefx.capture.frames import current_line
 from purefx.capture.global_state import Ambient, unchanged_globals, without_grad_dependent_kernels
 from purefx.capture.named_views import eager_names
 from purefx.capture.owners import find_owners
@@ -48,7 +49,7 @@ from purefx.capture.recorder import KnownNumber, Recorder
 from purefx.capture.recording import Operand, Recording
 from purefx.capture.stand_ins import Tables, check_arguments, fake_owners, fake_variables
 from purefx.capture.translation import refusals
-from purefx.errors import EscapedState, UnknownOutputType
+from purefx.errors import EscapedState, GradientsRefused, UnknownOutputType
 
 ONE_AT_A_TIME = threading.RLock()
 """A capture puts fakes into modules and variables that other threads may capture too."""
@@ -91,7 +92,7 @@ class _Session:
         self._owners = find_owners(function, flat.leaves)
         tensors = [x for x in flat.leaves if isinstance(x, torch.Tensor)]
         self._fakes = FakeFactory(tensors, dynamic=dynamic)
-        self._recorder = Recorder(self._lift, known)
+        self._recorder = Recorder(self._reach, known)
         self._inputs: dict[int, Input] = {}
         self._hooks: dict[int, tuple[Any, ...]] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
@@ -162,32 +163,54 @@ class _Session:
             known.sources.append(source)
             return known
         check_tensor(source.name, tensor)
-        fake = self._fakes.make(tensor, source.name)
+        made = self._met(tensor, source, self._fakes.make(tensor, source.name))
+        fake = made.fake
+        if fake.requires_grad:
+            made.edge, made.base_edge = edge_of(fake), None if fake._base is None else edge_of(fake._base)
+        if tensor.requires_grad and is_leaf(tensor) and tensor.grad is not None:
+            made.grad = fake.grad = self._input(tensor.grad, GradientOf(made.tensor, f"{source.name}.grad")).fake
+        return made
+
+    def _met(self, tensor: torch.Tensor, source: Source, fake: torch.Tensor) -> Input:
+        """The input that ``tensor`` is, with the fake that stands for it."""
         region = self._recorder.region(fake)
         made = Input([source], tensor, fake, self._recorder.variable(fake), region, region, writes=-_version(fake))
         made.was_leaf = is_leaf(fake)
         made.first_version = _version(fake)
         self._recorder.histories.watch(fake)
-        if fake.requires_grad:
-            made.edge, made.base_edge = edge_of(fake), None if fake._base is None else edge_of(fake._base)
         self._inputs[id(tensor)] = made
-        if tensor.requires_grad and is_leaf(tensor) and tensor.grad is not None:
-            made.grad = fake.grad = self._input(tensor.grad, GradientOf(made.tensor, f"{source.name}.grad")).fake
         return made
 
     def _make(self, tensor: torch.Tensor, source: Source) -> torch.Tensor:
         return tensor if self._fakes.has_made(tensor) else self._input(tensor, source).fake
 
+    def _reach(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The fake of a tensor that the program uses and has reached by itself.
+
+        Autograd has seen the tensor and not the fake: what it would record for a gradient is in the caller's graph.
+        """
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise GradientsRefused(
+                f"the program reaches a tensor of size {list(tensor.shape)} that requires grad,"
+                " by way of an object that purefx does not watch",
+                where=current_line(),
+                remedy="pass the tensor as an argument, or keep it in a variable, a list, a dict or an attribute",
+            )
+        return self._lift(tensor)
+
     def _lift(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The fake of a tensor that the program reached by itself."""
+        """The fake of a tensor that the program has reached by itself, and that gets no gradient."""
         known = self._inputs.get(id(tensor))
         if known is None:
-            if not tensor.is_inference():
-                self._versions.append((tensor, tensor._version))
+            name, version = f"a tensor of size {list(tensor.shape)} held outside", _version(tensor)
+            check_tensor(name, tensor)
             with outside_transforms(), without_modes(), torch.no_grad():
-                self._held.append((tensor, tensor.detach()))
-                known = self._input(tensor, Held(tensor, None, f"a tensor of size {list(tensor.shape)} held outside"))
-                known.writes = -_version(known.fake)
+                alias = tensor.detach()
+                fake = self._fakes.make(alias if tensor.requires_grad else tensor, name)
+                known = self._met(tensor, Held(tensor, None, name), fake)
+            self._held.append((tensor, alias))
+            if not tensor.is_inference():
+                self._versions.append((tensor, version))
         return known.fake
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

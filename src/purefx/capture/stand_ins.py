@@ -6,6 +6,7 @@ afterwards, whatever happened.  What the program then binds to them tells what i
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -53,7 +54,7 @@ def fake_variables(function: Callable[..., Any], make: MakeFake) -> Iterator[Non
 def fake_owners(owners: Sequence[Owner], make: MakeFake) -> Iterator[Tables]:
     """Fakes for the tensors of ``owners``; yields the tables as they were, which they are again afterwards."""
     saved = [(owner, [dict(table) for table in owner.tables]) for owner in owners]
-    lists = [(owner.value, list(owner.value)) for owner in owners if isinstance(owner.value, list)]
+    lists = [(owner.value, list(owner.value)) for owner in owners if isinstance(owner.value, list | deque)]
     try:
         for owner in owners:
             for entry in list(owner.entries()):
@@ -68,7 +69,8 @@ def fake_owners(owners: Sequence[Owner], make: MakeFake) -> Iterator[Tables]:
                 )
     finally:
         for elements, before in lists:
-            elements[:] = before
+            elements.clear()
+            elements.extend(before)
         for owner, tables in saved:
             for table, old in zip(owner.tables, tables, strict=True):
                 _restore(table, old)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from purefx._torch import with_memory
 from purefx.capture.captured import Capture, name_of
 from purefx.errors import TransformRefused
 from purefx.functional.signature import FunctionalBackward, ResidualInput, TangentInput
@@ -38,6 +39,7 @@ class CallBackward(Fixed):
         }
 
     def _laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        inputs = [with_memory(x) for x in inputs]
         return tuple(coerced(x, self._tangents[i]) if i in self._tangents else x for i, x in enumerate(inputs))
 
     def _run(self, inputs: Tensors) -> Tensors:

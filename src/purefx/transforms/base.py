@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -32,6 +32,7 @@ from purefx.functional.on_copies import OnCopies
 from purefx.functional.regions import chain_between, once
 from purefx.functional.roots import Root
 from purefx.functional.signature import BaseOutput, Functional, NumberOutput, ResultOutput, RootInput, WrittenOutput
+from purefx.layout import ViewDtype
 from purefx.operators import apply_chain
 from purefx.transforms.draws import Computed, Filled, infer_draws, with_draws
 from purefx.transforms.gradients import Teller
@@ -332,5 +333,18 @@ def _view(base: torch.Tensor, shown: Region, wanted: Region) -> torch.Tensor:
         geometry = wanted.geometry
         offset = base.storage_offset() + geometry.offset - shown.geometry.offset
         return base.as_strided(geometry.sizes, geometry.strides, offset)
-    base = apply_chain(base, chain)
+    for step in chain:
+        if isinstance(step, ViewDtype):
+            base = _reinterpreted(base, cast(torch.dtype, step.dtype))
+        else:
+            base = apply_chain(base, (step,))
     return base.conj() if wanted.conj != shown.conj else base
+
+
+def _reinterpreted(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``x.view(dtype)``; of complex numbers and their parts by operators that have derivatives."""
+    if x.is_complex() and dtype == x.dtype.to_real():
+        return torch.view_as_real(x).view(*x.shape[:-1], -1)
+    if dtype.is_complex and dtype.to_real() == x.dtype:
+        return torch.view_as_complex(x.view(*x.shape[:-1], -1, 2))
+    return x.view(dtype)

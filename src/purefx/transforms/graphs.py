@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -189,12 +189,26 @@ def split(graph: Graph, inputs: int, outputs: int) -> Split:
     nodes = returned(functional.graph)
     early, after = ([nodes[i] for i in part] for part in (graph.gives[:outputs], graph.gives[outputs:]))
     read = [n for user in functional.graph.nodes if user in late and user.op != "output" for n in user.all_input_nodes]
-    crossing = [n for n in dict.fromkeys([*read, *after]) if n not in late and not _is_had_anyway(n)]
+    tensors = _tensors_behind([n for n in [*read, *after] if n not in late], functional.values)
+    crossing = [n for n in tensors if not _is_had_anyway(n)]
     return Split(
         _part(graph, given, [*early, *crossing], {}),
         _part(graph, given, after, {node: i for i, node in enumerate(crossing)}),
         len(crossing),
     )
+
+
+def _tensors_behind(nodes: list[fx.Node], tensors: Container[fx.Node]) -> list[fx.Node]:
+    """``nodes``, and in the place of numbers the tensors that they are read off."""
+    found: dict[fx.Node, None] = {}
+    waiting = nodes[::-1]
+    while waiting:
+        node = waiting.pop()
+        if node in tensors or node.op != "call_function":
+            found[node] = None
+        else:
+            waiting += reversed(node.all_input_nodes)
+    return list(found)
 
 
 def _is_had_anyway(node: fx.Node) -> bool:

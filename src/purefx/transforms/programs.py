@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from purefx._torch import FakeTensorMode, is_transforming, outside_transforms, without_modes
+from purefx._torch import FakeTensorMode, is_transforming, outside_transforms, with_memory, without_modes
 from purefx.transforms.draws import Draws, with_draws
 from purefx.transforms.forward import SeparateWrites
 from purefx.transforms.gradients import Teller
@@ -163,6 +163,7 @@ class Program(ABC):
         return with_draws(capture_values(self.function, _fakes(inputs)), self.draws)
 
     def _laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        inputs = [with_memory(x) for x in inputs]
         return (*inputs[: self.given], *(x.contiguous().resolve_conj().resolve_neg() for x in inputs[self.given :]))
 
     def _run(self, inputs: Tensors) -> Tensors:
