@@ -31,6 +31,7 @@ from torch._subclasses.fake_tensor import (  # fake tensors have no public const
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
+from torch.autograd import forward_ad  # has the level that is open
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
@@ -237,7 +238,20 @@ def is_transforming() -> bool:
 
 def in_forward_mode() -> bool:
     """Whether a level of forward-mode AD is open."""
-    return torch.autograd.forward_ad._current_level >= 0
+    return forward_ad._current_level >= 0
+
+
+@contextmanager
+def below_forward_mode() -> Iterator[None]:
+    """Let fake kernels be: what prints a tensor asks for its tangent, of which nothing is known below autograd.
+
+    PyTorch prints the operands of an operator whose overload it looks for.
+    """
+    level, forward_ad._current_level = forward_ad._current_level, -1
+    try:
+        yield
+    finally:
+        forward_ad._current_level = level
 
 
 def current_level() -> int:

@@ -9,11 +9,10 @@ a loop raises are raised.  What a transform cannot keep is refused with `purefx.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.func import functional_call
 
 from purefx.api import Compiled, compile
 from purefx.capture.session import is_capturing
@@ -40,6 +39,37 @@ Dims = int | tuple[Any, ...]
 
 def _functional(function: Function) -> Function:
     return function if isinstance(function, Compiled) else compile(function)
+
+
+class _Called(torch.nn.Module):
+    """A compiled module as a module: its parameters are those of ``inner``."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        super().__init__()
+        self.inner = compiled.function
+        self._compiled = compiled
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the compiled module returns."""
+        return self._compiled(*args, **kwargs)
+
+
+def functional_call(
+    module: torch.nn.Module,
+    parameter_and_buffer_dicts: dict[str, torch.Tensor] | Sequence[dict[str, torch.Tensor]],
+    args: Any = None,
+    kwargs: dict[str, Any] | None = None,
+    *,
+    tie_weights: bool = True,
+    strict: bool = False,
+) -> Any:
+    """What ``module``, which may be compiled, returns with other parameters and buffers in the place of its own."""
+    given: Any = parameter_and_buffer_dicts
+    if isinstance(module, Compiled):
+        dicts = [given] if isinstance(given, dict) else given
+        given = [{f"inner.{name}": x for name, x in named.items()} for named in dicts]
+        module = _Called(module)
+    return torch.func.functional_call(module, given, args, kwargs, tie_weights=tie_weights, strict=strict)
 
 
 def vmap(

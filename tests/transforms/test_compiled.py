@@ -214,3 +214,24 @@ def test_tangents_that_the_older_vmap_has_batched_lie_with_their_batch_outermost
     assert torch.autograd.gradcheck(
         purefx.compile(function), inputs, check_forward_ad=True, check_batched_forward_grad=True
     )
+
+
+def test_each_example_of_a_batch_has_its_own_branch() -> None:
+    def program(x: Tensor) -> Tensor:
+        chosen: Tensor = torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x.sin(), (x,))
+        return chosen
+
+    batch = torch.stack([X, -X])
+    assert (batch.sum((1, 2)) > 0).sum() == 1
+    expected = torch.where(batch.sum((1, 2), keepdim=True) > 0, batch * 2, batch.sin())
+    torch.testing.assert_close(torch.func.vmap(purefx.compile(program))(batch), expected)
+
+
+def test_fake_kernels_may_print_tensors_in_forward_mode() -> None:
+    """PyTorch prints what it looks for an overload for: tensors, and asks for their tangents."""
+
+    def between(x: Tensor) -> Tensor:
+        return x.clone().lerp_(x * 2, x * 3)
+
+    found = torch.func.jvp(purefx.compile(between), (X,), (COTANGENTS[0],))
+    torch.testing.assert_close(found, torch.func.jvp(between, (X,), (COTANGENTS[0],)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import purefx
 from tests.transforms.layouts import numbers
 from tests.transforms.support import assert_right, nest_of
 
@@ -233,6 +235,20 @@ def test_a_module_is_called_with_other_parameters() -> None:
     expected[:, 0] *= 2
     torch.testing.assert_close(gradients, expected)
     assert (module.count.item(), count.item()) == (0.0, 0.0)
+
+
+def test_a_compiled_module_is_called_with_other_parameters() -> None:
+    module = torch.nn.Linear(3, 2, dtype=torch.float64)
+    compiled = purefx.compile(module)
+    weights = {name: x.detach() * 2 for name, x in module.named_parameters()}
+
+    def loss(call: Any, module: Any, weights: dict[str, Tensor]) -> Tensor:
+        result: Tensor = call(module, weights, (X[:, :3],)).square().sum()
+        return result
+
+    expected = torch.func.grad(partial(loss, torch.func.functional_call, module))(weights)
+    torch.testing.assert_close(func.grad(partial(loss, func.functional_call, compiled))(weights), expected)
+    torch.testing.assert_close(torch.func.grad(partial(loss, func.functional_call, compiled))(weights), expected)
 
 
 def test_transforms_of_both_libraries_nest() -> None:

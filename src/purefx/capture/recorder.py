@@ -17,7 +17,9 @@ from purefx._torch import (
     FakeTensor,
     OpOverload,
     TorchDispatchMode,
+    below_forward_mode,
     count_writes_together,
+    in_forward_mode,
     is_traced_by_proxies,
     running_fake_kernels,
     without_modes,
@@ -131,6 +133,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         args = self._zeros.replaced(args, self._make_zeros)
         kwargs = with_dtype(func, args, kwargs)
         check_supported(func, kwargs)
+        return self._run_supported(func, args, kwargs)
+
+    def _run_supported(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run ``func`` on fakes and append a call, unless what it returns is known."""
+        if func is aten.equal.default and args[0].shape == args[1].shape and args[0].dtype == args[1].dtype:
+            with self:
+                return aten._local_scalar_dense.default(aten.all.default(aten.eq.Tensor(*args)))  # it may be known
         given, recorded = self._enter(args, kwargs)
         if func is aten._local_scalar_dense.default:
             known = self._known(self.recording, operands_of(recorded)[0])
@@ -225,7 +234,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         shown = shown_by_out(func, *given)
         unlike = given[0] if func in SEES_STORAGE_SIZES else written_tensors(func, *given) if written else ()
         try:
-            with running_fake_kernels(unlike) if unlike else nullcontext():
+            below = below_forward_mode() if in_forward_mode() else nullcontext()
+            with running_fake_kernels(unlike) if unlike else nullcontext(), below:
                 result = self._kernels.run(func, given, recorded)
         except NEEDS_DATA:
             raise

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from purefx._torch import resolve_op
+from purefx._torch import pytree, resolve_op
 from purefx.functional.on_copies import OnCopies, laid_out
 from purefx.functional.signature import FunctionalGraph
 from purefx.functional.verify import returned
@@ -56,12 +56,19 @@ def _call(functional: FunctionalGraph, node: fx.Node, known: dict[fx.Node, Any],
     if target in _STRIDED:
         base = functional.values[node.args[0]].geometry  # type: ignore[index]  # it is a node, and of a tensor
         return _STRIDED[target](base, *args, **kwargs)
+    if target is torch.ops.higher_order.cond and batch_levels(args[0]):
+        return _either(*args)
     if target in FILLS:
         return _draw(FILLS[target], like, *args, **kwargs)
     if isinstance(target, OnCopies):
         layouts = [functional.values[x].geometry if isinstance(x, fx.Node) else None for x in node.args]
         return _Loop.apply(target, layouts, *args)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
     return _FREE.get(target, target)(*args, **kwargs)
+
+
+def _either(which: torch.Tensor, first: Callable[..., Any], second: Callable[..., Any], operands: Sequence[Any]) -> Any:
+    """Both branches of ``cond``, and of each example what its own one computes."""
+    return pytree.tree_map(lambda x, y: torch.where(which, x, y), first(*operands), second(*operands))
 
 
 def _draw(op: Callable[..., Any], like: torch.Tensor | None, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
