@@ -235,3 +235,21 @@ def test_fake_kernels_may_print_tensors_in_forward_mode() -> None:
 
     found = torch.func.jvp(purefx.compile(between), (X,), (COTANGENTS[0],))
     torch.testing.assert_close(found, torch.func.jvp(between, (X,), (COTANGENTS[0],)))
+
+
+@pytest.mark.parametrize(("dim", "index"), [(0, 1), (1, -1), (-1, 0)])
+def test_the_gradient_of_a_row_that_was_scattered_is_that_of_a_loop(dim: int, index: int) -> None:
+    """Of PyTorch's own vmap it is not: its rule for ``select_scatter`` counts each element of the row many times."""
+
+    def program(x: Tensor, row: Tensor) -> Tensor:
+        return torch.select_scatter(x, row, dim, index) * X[:, :3]
+
+    x, rows = torch.stack([X[:, :3], -X[:, :3]]), torch.stack([X[:, 0], X[:, 1]])
+
+    def total(rows: Tensor) -> Tensor:
+        return torch.func.vmap(purefx.compile(program))(x, rows).sum()
+
+    def looped(rows: Tensor) -> Tensor:
+        return torch.stack([program(*each) for each in zip(x, rows, strict=True)]).sum()
+
+    torch.testing.assert_close(torch.func.grad(total)(rows), torch.func.grad(looped)(rows))

@@ -138,6 +138,12 @@ def _put(
     return found
 
 
+def _select_scatter(x: torch.Tensor, source: torch.Tensor, dim: int, index: int) -> torch.Tensor:
+    """``select_scatter`` as ``slice_scatter``: vmap writes each element many times, which its gradient counts."""
+    index = index % x.shape[dim]
+    return torch.slice_scatter(x, source.unsqueeze(dim), dim, index, index + 1)
+
+
 def _lu_solve(
     lu: torch.Tensor,
     pivots: torch.Tensor,
@@ -212,6 +218,7 @@ _FREE: dict[Any, Callable[..., Any]] = {
     aten.view_as_real.default: lambda x: aten.view_as_real.default(x.resolve_conj()),
     aten.index_put.default: _put,
     aten.linalg_lu_solve.default: _lu_solve,
+    aten.select_scatter.default: _select_scatter,
     operator.getitem: operator.getitem,
 }
 """Operators that vmap refuses in some layouts, or has no rule for, or a wrong one, as others."""
