@@ -13,7 +13,7 @@ from purefx._torch import is_batching, is_transforming, pytree, untraced, withou
 from purefx.autodiff.derived import Gradient
 from purefx.autodiff.partition import Partition, check_partition
 from purefx.capture.captured import name_of
-from purefx.capture.session import is_capturing
+from purefx.capture.session import ONE_AT_A_TIME, is_capturing
 from purefx.compilers import Backend, Compilers
 from purefx.errors import PurefxError
 from purefx.pipeline import (
@@ -155,19 +155,30 @@ class Compiled:
         if is_transforming():
             return self._composer(args, kwargs)
         leaves, structure = leaves_of(args, kwargs)
+        chosen = self._known(leaves, structure)
+        if chosen is None:
+            with ONE_AT_A_TIME:
+                chosen = self._known(leaves, structure) or self._captured(args, kwargs, leaves, structure)
+        return chosen.run(leaves)
+
+    def _known(self, leaves: Any, structure: Any) -> Wrapper | None:
+        """The specialisation that fits a call, if there is one."""
         known = tuple(reversed(self.specialisations.items()))
         for place, (number, (expected, wrapper)) in enumerate(known):
             if structure == expected and wrapper.matches(leaves):
                 if place and number in self.specialisations:
                     self.specialisations.move_to_end(number)
-                return wrapper.run(leaves)
+                return wrapper
+        return None
+
+    def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Any, structure: Any) -> Wrapper:
+        """A specialisation for a call that none fits."""
         if self._newest is not None and log.isEnabledFor(logging.INFO):
             log.info(
                 "%s: capture %d, as %s", name_of(self.function), self._captures + 1, self._misfit(leaves, structure)
             )
         with without_modes():  # a tracer sees the symbols of its own tensors alone
-            wrapper = self._captured(args, kwargs, structure)
-        return wrapper.run(leaves)
+            return self._specialised(args, kwargs, structure)
 
     def _misfit(self, leaves: Any, structure: Any) -> str:
         """Why the newest specialisation does not fit a call."""
@@ -183,7 +194,7 @@ class Compiled:
             self.function, args, kwargs, dynamic=False, partition=self.partition, effects=self.effects
         )  # fmt: skip
 
-    def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> Wrapper:
+    def _specialised(self, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> Wrapper:
         stages = self.stages(args, kwargs)
         again = functools.partial(
             GradientProgram, compilers=self.compilers, partition=self.partition, engine=self._engine

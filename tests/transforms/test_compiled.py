@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -253,3 +255,18 @@ def test_the_gradient_of_a_row_that_was_scattered_is_that_of_a_loop(dim: int, in
         return torch.stack([program(*each) for each in zip(x, rows, strict=True)]).sum()
 
     torch.testing.assert_close(torch.func.grad(total)(rows), torch.func.grad(looped)(rows))
+
+
+def test_first_calls_of_several_threads_wait_for_each_other() -> None:
+    module = torch.nn.Linear(4, 1, dtype=torch.float64)
+    expected = torch.func.grad(lambda x: module(x).square().sum())(X)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(4):
+            compiled = purefx.compile(lambda x: module(x).square().sum())
+            with ThreadPoolExecutor(4) as pool:
+                found = list(pool.map(lambda _, f=compiled: torch.func.grad(f)(X), range(4)))
+            torch.testing.assert_close(found, [expected] * 4)
+    finally:
+        sys.setswitchinterval(interval)

@@ -22,6 +22,7 @@ from purefx.capture.arguments import Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult, name_of
 from purefx.capture.edges import edge_behind, edge_of, take_off_hooks
 from purefx.capture.recording import Variable
+from purefx.capture.session import ONE_AT_A_TIME
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.functional.signature import WrittenOutput
@@ -75,7 +76,8 @@ def present_inputs(level: Level) -> Callable[[Sequence[Any]], list[torch.Tensor 
             target.source if isinstance(target.source, Input) and not target.of_base else None
             for target in level.targets
         ]
-        return [None if known is None else _given(known, leaves) for known in own]
+        with ONE_AT_A_TIME:  # a capture in another thread has fakes where the parameters are
+            return [None if known is None else _given(known, leaves) for known in own]
 
     return present
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from purefx._torch import FakeTensorMode, is_transforming, outside_transforms, with_memory, without_modes
+from purefx.capture.session import ONE_AT_A_TIME
 from purefx.transforms.draws import Draws, with_draws
 from purefx.transforms.forward import SeparateWrites
 from purefx.transforms.gradients import Teller
@@ -111,7 +112,9 @@ class Program(ABC):
         """The functional graph for inputs such as ``inputs``."""
         kind = _kind(inputs)
         if kind not in self._graphs:
-            self._graphs[kind] = self._captured(inputs)
+            with ONE_AT_A_TIME:
+                if kind not in self._graphs:  # still: another thread may have been faster
+                    self._graphs[kind] = self._captured(inputs)
         return self._graphs[kind]
 
     def run(self, residuals: Residuals, inputs: Sequence[torch.Tensor]) -> Tensors:
@@ -169,7 +172,7 @@ class Program(ABC):
     def _run(self, inputs: Tensors) -> Tensors:
         kind = _kind(inputs)
         if kind not in self._compiled:
-            with outside_transforms(), without_modes():
+            with ONE_AT_A_TIME, outside_transforms(), without_modes():
                 self._compiled[kind] = self.engine.callable(self.name, self.graph(inputs), teller=self.teller)
         return self._compiled[kind](*inputs)
 
@@ -180,7 +183,7 @@ class Program(ABC):
         """
         kind = (wrt, _kind(inputs))
         if kind not in self._splits:
-            with outside_transforms(), without_modes():
+            with ONE_AT_A_TIME, outside_transforms(), without_modes():
                 self._splits[kind] = self._split_anew(inputs, wrt)
         return self._splits[kind]
 
