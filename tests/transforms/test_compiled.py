@@ -270,3 +270,17 @@ def test_first_calls_of_several_threads_wait_for_each_other() -> None:
             torch.testing.assert_close(found, [expected] * 4)
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_a_write_without_gradients_to_a_leaf_is_none_that_autograd_sees() -> None:
+    def program(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x.mul_(2)
+        return x.sin()
+
+    def gradients(f: Any) -> Any:
+        x = X.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(torch.func.vmap(f)(x).sum(), x)
+        return x.detach(), gradient
+
+    torch.testing.assert_close(gradients(purefx.compile(program)), gradients(program))

@@ -33,7 +33,7 @@ from purefx.functional.signature import BaseOutput, Functional, ResultOutput, Wr
 from purefx.runtime.body import emit_roots, spell_graph_call
 from purefx.runtime.epilogue import emit_rebinding, emit_return, emit_statements
 from purefx.runtime.leaves import leaves_of
-from purefx.runtime.scope import Scope
+from purefx.runtime.scope import Scope, indented
 from purefx.runtime.wrapper import Wrapper, compile_wrapper
 from purefx.runtime.write_back import chained
 from purefx.transforms.base import Base
@@ -193,12 +193,20 @@ def _write_back(scope: Scope) -> list[str]:
         where = last_write(scope.capture.recording, output.region.storage)
         line = scope.speller.name("line", where)
         checks.append(f"{check}({scope.roots[output.root]}, {value}, {_names(output)!r}, {line})")
-        writes.append(f"{target}.copy_({value})")
+        write = [f"{target}.copy_({value})"]
+        writes += write if _is_seen(scope, output) else [f"with {scope.no_grad()}:", *indented(write)]
     return [*checks, *writes]
 
 
 def _names(output: WrittenOutput) -> str:
     return " and ".join(member.name for member in output.root.members)
+
+
+def _is_seen(scope: Scope, output: WrittenOutput) -> bool:
+    """Whether autograd sees a write to the memory of ``output``: not those that are done without gradients."""
+    storage = output.root.region.storage
+    calls = [call for call in scope.capture.recording if any(o.region.storage is storage for o in call.written)]
+    return not scope.capture.grad_before or any(call.modes.grad for call in calls)
 
 
 def check_batch(target: torch.Tensor, value: torch.Tensor, name: str, where: SourceLine | None) -> None:
