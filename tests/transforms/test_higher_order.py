@@ -102,3 +102,14 @@ def test_derivatives_go_through_views_of_complex_numbers_as_their_parts() -> Non
 @pytest.mark.parametrize("function", [torch.cov, torch.corrcoef])
 def test_what_python_asks_of_sizes_alone_is_known(function: Function) -> None:
     torch.testing.assert_close(torch.func.jacrev(purefx.compile(function))(MATRIX), torch.func.jacrev(function)(MATRIX))
+
+
+def test_no_tangent_times_infinity_is_no_tangent() -> None:
+    """The cotangent has no tangent here; PyTorch multiplies zeros without memory, and those give zeros."""
+    x, direction = torch.tensor([0.5, 0, -1, 2]).double(), torch.tensor([1.0, 2, 3, 4]).double()
+
+    def entropy(x: Tensor) -> Tensor:
+        return torch.special.entr(x).sum()
+
+    _, found = torch.func.jvp(torch.func.grad(purefx.compile(entropy)), (x,), (direction,))
+    assert found.tolist() == [-2, -torch.inf, 3, -2]
