@@ -117,7 +117,7 @@ class _Session:
             self._read_inputs()
             bound = [rebinding.result for rebinding in rebindings]
             returned = [r.fake for r in [*results, *bound] if isinstance(r, TensorResult)]
-            has_graph = any(r.requires_grad for r in returned) or any(i.edge is not None for i in self._inputs.values())
+            has_graph = any(x.requires_grad for x in self._recorder.alive())
             roots = (self._function, *args, *kwargs.values()) if has_graph else ()
             check_nothing_escaped(self._recorder.alive(), [*self._fakes.made(), *returned], roots)
         modules = tuple((o.name, o.value) for o in self._owners if isinstance(o.value, torch.nn.Module))
