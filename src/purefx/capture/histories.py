@@ -128,10 +128,12 @@ class Histories:
         written = written_tensors(call.overload, *given)
         seen, counted = _is_seen(given), bool(written_lists(call.overload, *given))
         for view in self._views():
+            if not _is_counted(view, written):
+                continue
             stray = type(view) is Stray
             if type(view) is FakeTensor and _may_be_left(view):
                 view.__class__ = Older
-            if not (stray or (not seen and has_history_apart(view))) or not _is_counted(view, written):
+            if not (stray or (not seen and has_history_apart(view))):
                 continue
             if not stray:
                 _renew(view, later=int(not counted))
