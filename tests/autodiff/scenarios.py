@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from tests.programs.vocabulary import Shown
+
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 Scenario = Callable[[Compile], Any]
 SCENARIOS: list[Scenario] = []
@@ -536,20 +538,6 @@ def a_view_is_differentiated_twice_whose_base_is_written(compiled: Compile) -> A
     result = compiled(f)(a, a[:2])
     (gradient,) = torch.autograd.grad((result**3).sum(), w, create_graph=True)
     return gradient, torch.autograd.grad((gradient**2).sum(), w)
-
-
-class Shown(torch.autograd.Function):
-    """A view as a function of one's own."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        """Return a view of ``x``."""
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """Return what no view has as its gradient."""
-        return gradient * 3
 
 
 @scenario

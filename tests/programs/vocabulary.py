@@ -79,3 +79,17 @@ def tensors(result: object) -> list[Tensor]:
 
 VOCABULARY: dict[str, object] = {function.__name__: function for function in (Square, Negate, View, Compare, tensors)}
 """What a program may name without saying where it is from."""
+
+
+class Shown(torch.autograd.Function):
+    """A view as a function of one's own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Return a view of ``x``."""
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """Return what no view has as its gradient."""
+        return gradient * 3

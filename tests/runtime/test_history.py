@@ -12,6 +12,7 @@ from torch import Tensor
 import purefx
 from purefx.errors import GradientsRefused
 from tests.functional.kinds import Programs, ramp
+from tests.programs.vocabulary import Shown
 from tests.support.oracle import assert_same_as_eager
 
 programs = Programs()
@@ -443,20 +444,6 @@ def views_of_what_is_detached_and_a_leaf_again(d: Tensor) -> Any:
 
 
 # ---- views of what a custom function returned
-
-
-class Shown(torch.autograd.Function):
-    """A view as a function of one's own."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        """Return a view of ``x``."""
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """Return what no view has as its gradient."""
-        return gradient * 3
 
 
 @programs(lambda: (leaf(6),))
