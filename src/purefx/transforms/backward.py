@@ -37,7 +37,8 @@ class CallBackward(Fixed):
             if isinstance(x, TangentInput)
         }
 
-    def _laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+    def laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        """``inputs`` as the backward graph takes them."""
         return tuple(coerced(x, self._tangents[i]) if i in self._tangents else x for i, x in enumerate(inputs))
 
     def _run(self, inputs: Tensors) -> Tensors:

@@ -80,7 +80,8 @@ def is_batch(tensor: torch.Tensor) -> bool:
 
 def repeats_elements(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` shows an element in several places: a graph that takes it reads each element once."""
-    return has_internal_overlap(geometry_of(bottom(tensor)))
+    inner = bottom(tensor)
+    return not inner.is_contiguous() and has_internal_overlap(geometry_of(inner))
 
 
 class Examples:

@@ -10,7 +10,9 @@ rule for each (``custom_function_call``), and take several times as long as the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ from purefx._torch import (
     Transform,
     add_batch,
     batched_by_function,
-    current_level,
+    in_forward_mode,
     innermost_transform,
     is_batched_by_autograd,
     recorded_at_one_level,
@@ -32,95 +34,134 @@ from purefx._torch import (
     wrap_at,
 )
 from purefx.transforms.graphs import Tensors
-from purefx.transforms.levels import NO_GRADIENT, gradient_levels, repeats_elements
-from purefx.transforms.programs import Program, Residuals, Wrt
+from purefx.transforms.levels import batch_levels, is_differentiated, repeats_elements
+from purefx.transforms.programs import Program, Wrt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """What a call at ``level`` has kept for its gradients: ``backward`` takes ``residuals``, of the levels below."""
+
+    backward: Program
+    residuals: Sequence[torch.Tensor]
+    level: int
 
 
 def call(program: Program, inputs: Sequence[torch.Tensor]) -> Tensors:
     """The outputs of ``program`` for ``inputs``, whatever transforms have wrapped those."""
-    inputs = [unwrap_dead(x) for x in inputs]
-    levels = gradient_levels(inputs)
-    wrt = tuple(i for i, level in enumerate(levels) if level != NO_GRADIENT)
-    return _apply(program, Residuals(wrt), max(levels, default=NO_GRADIENT), inputs)
+    return _call(program, [unwrap_dead(x) for x in inputs], None)
 
 
-def _apply(program: Program, residuals: Residuals, innermost: int, inputs: Sequence[torch.Tensor]) -> Tensors:
-    """The outputs of ``program``; gradients are asked for at the level ``innermost`` first."""
+def _call(program: Program, inputs: Sequence[torch.Tensor], served: Served | None) -> Tensors:
     if any(map(is_batched_by_autograd, inputs)):
-        return batched_by_function(lambda *given: _apply(program, residuals, innermost, given), inputs)
+        return batched_by_function(lambda *given: _apply(program, given, served), inputs)
+    return _apply(program, inputs, served)
+
+
+def _apply(program: Program, inputs: Sequence[torch.Tensor], served: Served | None = None) -> Tensors:
+    """The outputs of ``program``, which computes gradients that are ``served``, or has nothing to do with such."""
     transform = innermost_transform()
-    if transform is None:
-        return _at_the_bottom(program, residuals, inputs)
-    if transform.is_vmap:
-        return _batched(program, residuals, innermost, inputs, transform)
-    return _wrapped(program, residuals, innermost, inputs, transform)
+    if served is not None and (transform is None or transform.level < served.level):
+        return _below(program, inputs, served)
+    if transform is not None and transform.is_vmap:
+        return _batched(program, inputs, served, transform)
+    return _differentiable(program, inputs, served, transform)
 
 
-def _at_the_bottom(program: Program, residuals: Residuals, inputs: Sequence[torch.Tensor]) -> Tensors:
-    """The outputs outside of transforms, where autograd and forward-mode AD may look on."""
-    with torch.no_grad(), without_tangents():
-        outputs = program.run(residuals, inputs)
-    tangents = [tangent_of(x) for x in inputs]
-    found: Tensors = ()
-    if any(x is not None for x in tangents):
-        with without_tangents():
-            found = _pushed(program, inputs, tangents)
-    return _recorded(program, residuals, outputs, found, inputs)
+def _below(program: Program, inputs: Sequence[torch.Tensor], served: Served) -> Tensors:
+    """The gradients from residuals, where these are; from the inputs alone, if others would differentiate a cut."""
+    if _may_be_cut(program, inputs):
+        return _apply(program, inputs)
+    return _apply(served.backward, (*served.residuals, *inputs))
 
 
-def _wrapped(
-    program: Program, residuals: Residuals, innermost: int, inputs: Sequence[torch.Tensor], transform: Transform
+def _may_be_cut(program: Program, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether a part of ``program`` would have other derivatives than the whole, and somebody may ask for them.
+
+    Law: a derivative of a derivative is taken of the user's function, unless operators alone tell the derivatives.
+    """
+    if program.transparent and not any(map(repeats_elements, inputs)):
+        return False
+    return any(map(is_differentiated, inputs))
+
+
+def _differentiable(
+    program: Program, inputs: Sequence[torch.Tensor], served: Served | None, transform: Transform | None
 ) -> Tensors:
-    """The outputs at a level of grad or jvp."""
-    level = transform.level
-    held = [unwrap_at(x, level) for x in inputs]
-    lifted = [wrap_at(x, level) if x is inner else x for x, inner in zip(inputs, held, strict=True)]
-    tangents = [tangent_of(x) for x in lifted]
-    found: Tensors = ()
-    with transform.left():
-        outputs = _apply(program, residuals, innermost, held)
-        if any(x is not None for x in tangents):
-            inner = [None if x is None else unwrap_at(x, level) for x in tangents]
-            found = _pushed(program, held, inner)
-    outputs, found = (tuple(wrap_at(x, level) for x in values) for values in (outputs, found))
-    return _recorded(program, residuals, outputs, found, lifted)
-
-
-def _pushed(program: Program, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Tensors:
-    """The tangents of the inexact outputs."""
+    """The outputs at a level of grad or jvp, or outside of all, where autograd and forward-mode AD may look on."""
+    level = 0 if transform is None else transform.level
+    held = inputs if transform is None else [unwrap_at(x, level) for x in inputs]
+    own = [i for i, x in enumerate(inputs) if transform is None or x is not held[i]]
+    wrt: Wrt = tuple(i for i in own if inputs[i].requires_grad) if torch.is_grad_enabled() else ()
+    tangents = {i: x for i in own if (x := tangent_of(inputs[i])) is not None} if in_forward_mode() else {}
+    count, kept = len(program.inexact), None
     if not any(program.inexact):
-        return ()
-    wrt = tuple(i for i, tangent in enumerate(tangents) if tangent is not None)
-    return call(program.jvp(wrt), (*inputs, *(tangent for tangent in tangents if tangent is not None)))
-
-
-def _recorded(
-    program: Program, residuals: Residuals, outputs: Tensors, tangents: Tensors, inputs: Sequence[torch.Tensor]
-) -> Tensors:
-    """``outputs`` with their ``tangents``, if they have some, and as functions of ``inputs``."""
-    if not tangents and not (torch.is_grad_enabled() and any(x.requires_grad for x in inputs)):
-        return outputs
+        wrt, tangents = (), {}
+    with _outside() if transform is None else transform.left():
+        if tangents and not wrt:
+            values = tuple(x if transform is None else unwrap_at(x, level) for x in tangents.values())
+            found = _asked(program.jvp(tuple(tangents)), (*held, *values), None, transform)
+            if not _batches(values) <= _batches(held):  # a value has no batch because its tangent has one
+                found = _asked(program, held, None, transform) + found[count:]
+        elif wrt and served is None and not _may_be_cut(program, held):
+            halves = program.halves(wrt, held)
+            found = _asked(halves.forward, held, None, transform)
+            kept = Served(halves.backward, found[count:], level)
+            found = found[:count]
+        else:
+            found = _asked(program, held, served, transform)
+    if transform is not None:
+        found = tuple(wrap_at(x, level) for x in found)
+    if not wrt and not tangents:
+        return found
+    outputs, pushed = found[:count], found[count:]
+    if wrt and tangents:
+        with without_tangents():
+            pushed = _apply(program.jvp(tuple(tangents)), (*inputs, *tangents.values()))[count:]
+    lifted = (
+        inputs if transform is None else [wrap_at(x, level) if x is y else x for x, y in zip(inputs, held, strict=True)]
+    )
     with recorded_at_one_level():
-        found: Tensors = Node.apply(program, residuals, outputs, tangents, *inputs)
-    return found
+        recorded: Tensors = Node.apply(program, kept, outputs, pushed, *lifted)
+    return recorded
 
 
-def _batched(
-    program: Program, residuals: Residuals, innermost: int, inputs: Sequence[torch.Tensor], transform: Transform
+def _batches(tensors: Sequence[torch.Tensor]) -> frozenset[int]:
+    return frozenset().union(*map(batch_levels, tensors))
+
+
+@contextmanager
+def _outside() -> Iterator[None]:
+    with torch.no_grad(), without_tangents():
+        yield
+
+
+def _asked(
+    program: Program, inputs: Sequence[torch.Tensor], served: Served | None, transform: Transform | None
 ) -> Tensors:
+    """The outputs as seen from below ``transform``."""
+    if transform is not None:
+        return _apply(program, inputs, served)
+    return program.run(inputs) if served is None else served.backward.run((*served.residuals, *inputs))
+
+
+def _batched(program: Program, inputs: Sequence[torch.Tensor], served: Served | None, transform: Transform) -> Tensors:
     """The outputs of each example, at a level of vmap."""
     held, dims = unwrap_batch(inputs, transform.level)
+    kept, places = ([], []) if served is None else unwrap_batch(served.residuals, transform.level)
     with transform.left():
-        if all(dim is None for dim in dims):
-            return _apply(program, residuals, innermost, held)
+        if all(dim is None for dim in (*dims, *places)):
+            return _apply(program, held, served)
+        size, randomness = transform.batch_size, transform.randomness
         for i in range(program.given, program.arity):
             x, dim = held[i], dims[i]
-            held[i] = x.expand(transform.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+            held[i] = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
             dims[i] = 0
-        outside = innermost <= current_level()  # the gradient comes from outside of this vmap
-        whole = outside and not any(map(repeats_elements, held))
-        batched = program.vmap(tuple(dims), transform.randomness, whole=whole)
-        outputs = _apply(batched, residuals, innermost, held)
+        if served is not None:
+            backward = served.backward.vmap((*places, *dims), randomness)
+            served = replace(served, backward=backward, residuals=kept)
+        whole = program.transparent and not any(map(repeats_elements, held))
+        outputs = _apply(program.vmap(tuple(dims), randomness, whole=whole), held, served)
     return tuple(add_batch(x, transform.level) for x in outputs)
 
 
@@ -129,10 +170,10 @@ class Node(OneLevelFunction):  # type: ignore[misc]  # PyTorch gives it no types
 
     @staticmethod
     def forward(
-        ctx: Any, program: Program, residuals: Residuals, outputs: Tensors, tangents: Tensors, *inputs: torch.Tensor
+        ctx: Any, program: Program, served: Served | None, outputs: Tensors, tangents: Tensors, *inputs: torch.Tensor
     ) -> Tensors:
         """The ``outputs``, which are computed already."""
-        ctx.program, ctx.residuals, ctx.tangents = program, residuals, tangents
+        ctx.program, ctx.served, ctx.tangents = program, served, tangents
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs)
         pairs = list(zip(outputs, program.inexact, strict=True))
@@ -148,9 +189,11 @@ class Node(OneLevelFunction):  # type: ignore[misc]  # PyTorch gives it no types
         given = [x for x, inexact in zip(cotangents, ctx.program.inexact, strict=True) if inexact]
         if any(x is not None for x in given):
             whole = [_zeros(*like) if x is None else x for x, like in zip(given, ctx.like, strict=True)]
+            served: Served | None = ctx.served
+            if served is not None:
+                served = replace(served, residuals=[unwrap_dead(x) for x in served.residuals])
             inputs = [unwrap_dead(x) for x in (*ctx.saved_tensors, *whole)]
-            gradients = _apply(ctx.program.vjp(wrt), ctx.residuals, max(gradient_levels(inputs)), inputs)
-            for i, gradient in zip(wrt, gradients, strict=True):
+            for i, gradient in zip(wrt, _call(ctx.program.vjp(wrt), inputs, served), strict=True):
                 found[i] = gradient
         return None, None, None, None, *found
 

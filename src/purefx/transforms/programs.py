@@ -2,7 +2,7 @@
 
     Vjp(p, wrt)      (inputs, cotangents) -> gradients
     Joint(p, wrt)    (inputs, cotangents) -> outputs and gradients
-    Jvp(p, wrt)      (inputs, tangents)   -> tangents of the outputs
+    Jvp(p, wrt)      (inputs, tangents)   -> outputs and tangents
     Vmap(p, dims)    p of each example of a batch
 
 A derivative is had by an honest run: PyTorch's ``vjp`` or ``jvp`` of the user's function, recorded on fakes.  A batch
@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import torch
 
 from purefx._torch import FakeTensorMode, outside_transforms, without_modes
 from purefx.transforms.forward import SeparateWrites
-from purefx.transforms.graphs import Engine, Graph, Split, Tensors, capture_values, split, without_overlap
+from purefx.transforms.graphs import Engine, Graph, Split, Tensors, capture_values, is_inexact, split, without_overlap
 from purefx.transforms.levels import first_of
 
 Dims = tuple[int | None, ...]
@@ -31,34 +32,16 @@ Kind = tuple[Any, ...]
 """What a graph is made for: the geometry, the dtype and the device of each input."""
 
 
-class Residuals:
-    """What one call keeps for its backward, if ``wrt`` names inputs whose gradients may be asked for."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Halves:
+    """A program in two, for gradients that are asked for later.
 
-    def __init__(self, wrt: Wrt = ()) -> None:
-        self.wrt = wrt
-        self.program: Program | None = None
-        self.backward: Program | None = None
-        self.tensors: Tensors = ()
+    ``forward`` returns the outputs, then residuals; ``backward`` takes those, the inputs and the cotangents, and
+    returns the gradients.
+    """
 
-    def keep(self, program: Program, backward: Program, tensors: Tensors) -> None:
-        """Keep ``tensors``, from which ``backward`` computes the gradients of ``program``."""
-        self.program, self.backward, self.tensors = program, backward, tensors
-
-    def serve(self, program: Program | None, wrt: Wrt) -> bool:
-        """Whether they were kept for the gradients of ``program``."""
-        return program is not None and self.program is program and set(wrt) <= set(self.wrt)
-
-    def gradients(self, inputs: Sequence[torch.Tensor], wrt: Wrt, dims: Dims | None = None) -> Tensors:
-        """The gradients with respect to ``wrt``; of each of a batch of cotangents, if ``dims`` are given for those.
-
-        Those of a batched program are those of each example, with the batch first.
-        """
-        backward = self.backward
-        assert backward is not None  # they serve
-        if dims is not None:
-            backward = backward.vmap((*(None,) * len(self.tensors), *dims), "error")
-        found = backward.run(Residuals(), (*self.tensors, *inputs))
-        return tuple(found[self.wrt.index(i)] for i in wrt)
+    forward: Program
+    backward: Program
 
 
 class Program(ABC):
@@ -76,11 +59,11 @@ class Program(ABC):
         self.inexact = tuple(inexact)
         self._graphs: dict[Kind, Graph] = {}
         self._compiled: dict[Kind, Callable[..., Tensors]] = {}
-        self._splits: dict[Kind, tuple[Callable[..., Tensors], Program]] = {}
+        self._halves: dict[Kind, Halves] = {}
         self._derived: dict[Any, Program] = {}
 
-    wrt: Wrt = ()
-    """Of a derivative: with respect to what it is taken."""
+    role = "inference"
+    """Which of the compilers its graph is for."""
 
     transparent = True
     """Whether its gradients are those of the operators of its graph: none is cut off, no function has its own."""
@@ -89,37 +72,24 @@ class Program(ABC):
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """The program as PyTorch runs it."""
 
-    def forward_program(self) -> Program | None:
-        """The program whose residuals give what this one computes, if it computes gradients."""
-        return None
-
-    def finished(self, gradients: Tensors, depth: int = 0) -> Tensors:
-        """What this program returns, made of the gradients of each example; ``depth`` batches come first."""
-        raise AssertionError("asked of what computes gradients")
-
-    def collected(self, gradients: Tensors, wrt: Wrt, depth: int) -> Tensors:
-        """The gradients of this program, made of those of each example; ``depth`` batches come first."""
-        return gradients
-
     def graph(self, inputs: Sequence[torch.Tensor]) -> Graph:
         """The functional graph for inputs such as ``inputs``."""
-        kind = _kind(inputs)
+        kind = self._kind(inputs)
         if kind not in self._graphs:
             self._graphs[kind] = self._captured(inputs)
         return self._graphs[kind]
 
-    def run(self, residuals: Residuals, inputs: Sequence[torch.Tensor]) -> Tensors:
-        """The outputs, computed by compiled code; what the backward needs is kept in ``residuals`` if asked for."""
-        inputs = self._laid_out(inputs)
-        if residuals.serve(self.forward_program(), self.wrt):
-            return self.finished(residuals.gradients(inputs, self.wrt))
-        if not residuals.wrt or residuals.program is not None or not any(self.inexact):
-            return self._run(inputs)
-        forward, backward = self._split(inputs, residuals.wrt)
-        outputs = forward(*inputs)
-        count = len(self.inexact)
-        residuals.keep(self, backward, tuple(x.detach() for x in outputs[count:]))
-        return outputs[:count]
+    def run(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        """The outputs, computed by compiled code."""
+        return self._run(self.laid_out(inputs))
+
+    def halves(self, wrt: Wrt, inputs: Sequence[torch.Tensor]) -> Halves:
+        """The program for inputs such as ``inputs``, and for their gradients with respect to ``wrt``, in two."""
+        key = (wrt, self._kind(inputs))
+        if key not in self._halves:
+            with outside_transforms(), without_modes():
+                self._halves[key] = self._split(wrt, self.laid_out(_fakes(inputs)))
+        return self._halves[key]
 
     def vjp(self, wrt: Wrt) -> Program:
         """The gradients with respect to the inputs ``wrt``."""
@@ -130,7 +100,7 @@ class Program(ABC):
         return self._derive(("joint", wrt), lambda: Joint(self, wrt))
 
     def jvp(self, wrt: Wrt) -> Program:
-        """The tangents of the outputs; the inputs ``wrt`` have tangents."""
+        """The outputs, then the tangents of the inexact ones; the inputs ``wrt`` have tangents."""
         return self._derive(("jvp", wrt), lambda: Jvp(self, wrt))
 
     def vmap(self, dims: Dims, randomness: str, *, whole: bool = False) -> Program:
@@ -153,28 +123,29 @@ class Program(ABC):
     def _captured(self, inputs: Sequence[torch.Tensor]) -> Graph:
         return capture_values(self.function, _fakes(inputs))
 
-    def _laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
-        return (*inputs[: self.given], *(x.contiguous().resolve_conj().resolve_neg() for x in inputs[self.given :]))
+    def laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        """``inputs`` in the geometry that the program takes."""
+        return (*inputs[: self.given], *map(_plain, inputs[self.given :]))
+
+    def _kind(self, inputs: Sequence[torch.Tensor]) -> Kind:
+        """What decides which graph is made for ``inputs``."""
+        return tuple((x.shape, x.stride(), x.dtype, x.device) for x in inputs)
 
     def _run(self, inputs: Tensors) -> Tensors:
-        kind = _kind(inputs)
+        kind = self._kind(inputs)
         if kind not in self._compiled:
             with outside_transforms(), without_modes():
-                self._compiled[kind] = self.engine.callable(self.name, self.graph(inputs), transparent=self.transparent)
+                self._compiled[kind] = self.engine.callable(
+                    self.name, self.graph(inputs), self.role, transparent=self.transparent
+                )
         return self._compiled[kind](*inputs)
 
-    def _split(self, inputs: Tensors, wrt: Wrt) -> tuple[Callable[..., Tensors], Program]:
-        """What runs the program and returns residuals too, and what computes the gradients from them."""
-        kind = (wrt, _kind(inputs))
-        if kind not in self._splits:
-            with outside_transforms(), without_modes():
-                outputs = self.graph(inputs).outputs_like()
-                cotangents = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in outputs]
-                cotangents = [x for x, inexact in zip(cotangents, self.inexact, strict=True) if inexact]
-                parts = split(self.joint(wrt).graph((*inputs, *cotangents)), self.arity, len(outputs))
-                forward = self.engine.callable(self.name, parts.forward, "forward", transparent=self.transparent)
-                self._splits[kind] = (forward, Backward(self.vjp(wrt), parts))
-        return self._splits[kind]
+    def _split(self, wrt: Wrt, inputs: Tensors) -> Halves:
+        outputs = self.graph(inputs).outputs_like()
+        cotangents = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in outputs]
+        cotangents = [x for x, inexact in zip(cotangents, self.inexact, strict=True) if inexact]
+        pieces = split(self.joint(wrt).graph((*inputs, *cotangents)), self.arity, len(outputs))
+        return Halves(Forward(self, pieces), Backward(self, wrt, pieces))
 
 
 class Derivative(Program):
@@ -223,7 +194,7 @@ class Derivative(Program):
 
 
 class Vjp(Derivative):
-    """The gradients of ``of``: from residuals if they were kept for it, else with the forward once more."""
+    """The gradients of ``of``, with the forward once more."""
 
     def __init__(self, of: Program, wrt: Wrt) -> None:
         super().__init__(of, wrt, of.arity + sum(of.inexact), (True,) * len(wrt))
@@ -240,14 +211,6 @@ class Vjp(Derivative):
         """PyTorch's gradients."""
         return _differentiated(self.of, self.wrt, inputs)[1]
 
-    def forward_program(self) -> Program:
-        """What they are the gradients of."""
-        return self.of
-
-    def finished(self, gradients: Tensors, depth: int = 0) -> Tensors:
-        """The gradients, summed over batches that their inputs do not have."""
-        return self.of.collected(gradients, self.wrt, depth)
-
 
 class Joint(Derivative):
     """The outputs of ``of``, and the gradients."""
@@ -260,8 +223,8 @@ class Joint(Derivative):
         return program.joint(self.wrt)
 
     def batches(self, dims: Dims, places: Dims) -> tuple[Dims, Dims]:
-        """Gradients have the batch first: they are those of each example."""
-        return _inexact(self.of, places), (*places, *(0,) * len(self.wrt))
+        """A gradient has the batch where its input has it, a cotangent where its output has it."""
+        return _inexact(self.of, places), (*places, *(dims[i] for i in self.wrt))
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """What PyTorch computes."""
@@ -270,30 +233,31 @@ class Joint(Derivative):
 
 
 class Jvp(Derivative):
-    """The tangents of the inexact outputs of ``of``."""
+    """The outputs of ``of``, and the tangents of those that are inexact."""
 
     def __init__(self, of: Program, wrt: Wrt) -> None:
-        super().__init__(of, wrt, of.arity + len(wrt), (True,) * sum(of.inexact))
+        super().__init__(of, wrt, of.arity + len(wrt), (*of.inexact, *(True,) * sum(of.inexact)))
 
     def of_program(self, program: Program) -> Program:
-        """The tangents of ``program``."""
+        """The outputs of ``program``, and the tangents."""
         return program.jvp(self.wrt)
 
     def batches(self, dims: Dims, places: Dims) -> tuple[Dims, Dims]:
         """A tangent has the batch where its input or output has it."""
-        return tuple(dims[i] for i in self.wrt), _inexact(self.of, places)
+        return tuple(dims[i] for i in self.wrt), (*places, *_inexact(self.of, places))
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
-        """PyTorch's tangents."""
+        """What PyTorch computes."""
         own, tangents = inputs[: self.of.arity], inputs[self.of.arity :]
 
-        def inexact(*chosen: torch.Tensor) -> Tensors:
+        def inexact(*chosen: torch.Tensor) -> tuple[Tensors, Tensors]:
             with SeparateWrites():
-                return _inexact(self.of, self.of.function(*_replaced(own, self.wrt, chosen)))
+                outputs = self.of.function(*_replaced(own, self.wrt, chosen))
+            return _inexact(self.of, outputs), outputs
 
         primals = tuple(without_overlap(own[i]) for i in self.wrt)  # a tangent lies like its primal
-        found: Tensors = torch.func.jvp(inexact, primals, tangents)[1]
-        return found
+        _, found, outputs = cast(Any, torch.func.jvp(inexact, primals, tangents, has_aux=True))
+        return (*outputs, *found)
 
 
 class Vmap(Program):
@@ -308,7 +272,6 @@ class Vmap(Program):
     ) -> None:
         super().__init__(of.engine, f"vmap({of.name})", of.arity, of.given, of.inexact)
         self.of = of
-        self.wrt = of.wrt
         self.transparent = of.transparent
         self.dims = dims
         self.randomness = randomness
@@ -318,39 +281,6 @@ class Vmap(Program):
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """PyTorch's vmap of the graph of one example."""
         return self._batched(inputs)(*inputs)
-
-    def run(self, residuals: Residuals, inputs: Sequence[torch.Tensor]) -> Tensors:
-        """The outputs; gradients for a batch of cotangents alone are had from the residuals of the one call."""
-        if self._of_cotangents and residuals.serve(self.of.forward_program(), self.wrt):
-            return self.of.finished(residuals.gradients(self._laid_out(inputs), self.wrt, self.dims), 1)
-        return super().run(residuals, inputs)
-
-    def forward_program(self) -> Program | None:
-        """The program of each example, if ``of`` computes gradients at each example."""
-        forward = self.of.forward_program()
-        return (
-            None
-            if forward is None or self._of_cotangents
-            else forward.vmap(self.dims[: forward.arity], self.randomness)
-        )
-
-    def finished(self, gradients: Tensors, depth: int = 0) -> Tensors:
-        """What ``of`` makes of the gradients of each example."""
-        return self.of.finished(gradients, depth + 1)
-
-    def collected(self, gradients: Tensors, wrt: Wrt, depth: int) -> Tensors:
-        """The gradients with their batch where their inputs have it; summed where those have none."""
-        if self.whole:
-            return gradients
-        inner = self.of.collected(gradients, wrt, depth + 1)
-        with torch.enable_grad():  # in a capture a view of them is none that was taken without gradients
-            return tuple(_placed(x, self.dims[i], depth) for x, i in zip(inner, wrt, strict=True))
-
-    @property
-    def _of_cotangents(self) -> bool:
-        """Whether the batch is one of cotangents alone."""
-        forward = self.of.forward_program()
-        return forward is not None and all(dim is None for dim in self.dims[: forward.arity])
 
     def _captured(self, inputs: Sequence[torch.Tensor]) -> Graph:
         return capture_values(self._batched(inputs), _fakes(inputs))
@@ -388,13 +318,41 @@ class Fixed(Program):
         """The graph, which was made for the very inputs that it gets."""
         return self._graph
 
+    def _kind(self, inputs: Sequence[torch.Tensor]) -> Kind:
+        return ()
+
+
+class Forward(Fixed):
+    """The part of a `Joint` of ``of`` that computes the outputs, and residuals after them."""
+
+    role = "forward"
+
+    def __init__(self, of: Program, pieces: Split) -> None:
+        inexact = (*of.inexact, *(is_inexact(dtype) for dtype in pieces.residuals))
+        super().__init__(of.engine, of.name, of.arity, of.given, inexact, pieces.forward)
+        self.of = of
+        self.transparent = of.transparent
+
+    def laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        """``inputs`` as the whole program takes them."""
+        return self.of.laid_out(inputs)
+
 
 class Backward(Fixed):
-    """The part of a `Joint` that computes gradients from residuals, which are its first inputs."""
+    """The part of a `Joint` of ``of`` that computes gradients from residuals, which are its first inputs."""
 
-    def __init__(self, gradients: Program, parts: Split) -> None:
-        arity, given = parts.residuals + gradients.arity, parts.residuals + gradients.given
-        super().__init__(gradients.engine, gradients.name, arity, given, gradients.inexact, parts.backward)
+    def __init__(self, of: Program, wrt: Wrt, pieces: Split) -> None:
+        gradients = of.vjp(wrt)
+        arity, given = len(pieces.residuals) + gradients.arity, len(pieces.residuals) + gradients.given
+        super().__init__(gradients.engine, gradients.name, arity, given, gradients.inexact, pieces.backward)
+        self.of = of
+        self.transparent = of.transparent
+
+    def laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        """The inputs among ``inputs`` as the whole program takes them."""
+        count = self.given - self.of.given
+        residuals, own, cotangents = inputs[:count], inputs[count:][: self.of.arity], inputs[count + self.of.arity :]
+        return (*residuals, *self.of.laid_out(own), *map(_plain, cotangents))
 
 
 def _differentiated(of: Program, wrt: Wrt, inputs: Tensors) -> tuple[Tensors, Tensors]:
@@ -429,8 +387,9 @@ def _placed(x: torch.Tensor, place: int | None, depth: int = 0) -> torch.Tensor:
     return x.sum(depth) if place is None else x.movedim(depth, depth + place)
 
 
-def _kind(inputs: Sequence[torch.Tensor]) -> Kind:
-    return tuple((x.shape, x.stride(), x.dtype, x.device) for x in inputs)
+def _plain(x: torch.Tensor) -> torch.Tensor:
+    """``x`` contiguous, with its elements in memory as they are."""
+    return x.contiguous().resolve_conj().resolve_neg()
 
 
 def _fakes(inputs: Sequence[torch.Tensor]) -> Tensors:
