@@ -11,7 +11,15 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from purefx._torch import is_functorch_wrapped, is_plain, primal_of, storage_key, unwrap
+from purefx._torch import (
+    is_batched_by_autograd,
+    is_functorch_wrapped,
+    is_plain,
+    primal_of,
+    storage_key,
+    tangent_of,
+    unwrap,
+)
 from purefx.capture.fakes import FakeFactory
 from purefx.capture.recording import geometry_of
 from purefx.capture.session import is_capturing
@@ -55,6 +63,24 @@ def gradient_levels(tensors: Sequence[torch.Tensor]) -> list[int]:
     """The `gradient_level` of each of ``tensors``: NO_GRADIENT where gradients are not enabled."""
     enabled = torch.is_grad_enabled()
     return [gradient_level(x) if enabled else NO_GRADIENT for x in tensors]
+
+
+def levels_of(tensor: torch.Tensor) -> frozenset[int]:
+    """The levels at which ``tensor`` has a batch, a gradient or a tangent; those outside of transforms are 0.
+
+    The older vmap, of ``autograd.grad(is_grads_batched=True)``, is below all.
+    """
+    if is_batched_by_autograd(tensor):
+        return frozenset({NO_GRADIENT})
+    found = set()
+    while is_functorch_wrapped(tensor):
+        held, dim, level = unwrap(tensor)
+        if dim is not None or tensor.requires_grad or tangent_of(tensor) is not None:
+            found.add(level)
+        tensor = held
+    if tensor.requires_grad or tangent_of(tensor) is not None:
+        found.add(0)
+    return frozenset(found)
 
 
 def lineage(tensor: torch.Tensor) -> list[torch.Tensor]:

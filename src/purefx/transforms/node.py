@@ -10,7 +10,7 @@ rule for each (``custom_function_call``), and take several times as long as the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,7 +34,7 @@ from purefx._torch import (
     wrap_at,
 )
 from purefx.transforms.graphs import Tensors
-from purefx.transforms.levels import batch_levels, is_differentiated, repeats_elements
+from purefx.transforms.levels import is_differentiated, levels_of, repeats_elements
 from purefx.transforms.programs import Program, Wrt
 
 
@@ -97,12 +97,11 @@ def _differentiable(
     count, kept = len(program.inexact), None
     if not any(program.inexact):
         wrt, tangents = (), {}
+    together = not wrt and bool(tangents) and _reach(tangents.values()) <= _reach(inputs)
     with _outside() if transform is None else transform.left():
-        if tangents and not wrt:
+        if together:
             values = tuple(x if transform is None else unwrap_at(x, level) for x in tangents.values())
             found = _asked(program.jvp(tuple(tangents)), (*held, *values), None, transform)
-            if not _batches(values) <= _batches(held):  # a value has no batch because its tangent has one
-                found = _asked(program, held, None, transform) + found[count:]
         elif wrt and served is None and not _may_be_cut(program, held):
             halves = program.halves(wrt, held)
             found = _asked(halves.forward, held, None, transform)
@@ -115,19 +114,19 @@ def _differentiable(
     if not wrt and not tangents:
         return found
     outputs, pushed = found[:count], found[count:]
-    if wrt and tangents:
+    if tangents and not together:
         with without_tangents():
-            pushed = _apply(program.jvp(tuple(tangents)), (*inputs, *tangents.values()))[count:]
-    lifted = (
-        inputs if transform is None else [wrap_at(x, level) if x is y else x for x, y in zip(inputs, held, strict=True)]
-    )
+            pushed = _call(program.jvp(tuple(tangents)), (*inputs, *tangents.values()), None)[count:]
+    pairs = zip(inputs, held, strict=True)
+    lifted = inputs if transform is None else [wrap_at(x, level) if x is inner else x for x, inner in pairs]
     with recorded_at_one_level():
         recorded: Tensors = Node.apply(program, kept, outputs, pushed, *lifted)
     return recorded
 
 
-def _batches(tensors: Sequence[torch.Tensor]) -> frozenset[int]:
-    return frozenset().union(*map(batch_levels, tensors))
+def _reach(tensors: Iterable[torch.Tensor]) -> frozenset[int]:
+    """The levels that a value computed of ``tensors`` belongs to; it must not belong to more for its tangents' sake."""
+    return frozenset[int]().union(*map(levels_of, tensors))
 
 
 @contextmanager
