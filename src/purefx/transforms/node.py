@@ -70,17 +70,17 @@ def _apply(program: Program, inputs: Sequence[torch.Tensor], served: Served | No
 
 def _below(program: Program, inputs: Sequence[torch.Tensor], served: Served) -> Tensors:
     """The gradients from residuals, where these are; from the inputs alone, if others would differentiate a cut."""
-    if _may_be_cut(program, inputs):
+    if _may_be_cut(served.backward, inputs):
         return _apply(program, inputs)
     return _apply(served.backward, (*served.residuals, *inputs))
 
 
-def _may_be_cut(program: Program, inputs: Sequence[torch.Tensor]) -> bool:
-    """Whether a part of ``program`` would have other derivatives than the whole, and somebody may ask for them.
+def _may_be_cut(half: Program, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether ``half`` of a program may have other derivatives than the whole, and somebody may ask for them.
 
     Law: a derivative of a derivative is taken of the user's function, unless operators alone tell the derivatives.
     """
-    if program.transparent and not any(map(repeats_elements, inputs)):
+    if half.transparent and not any(map(repeats_elements, inputs)):
         return False
     return any(map(is_differentiated, inputs))
 
@@ -102,8 +102,7 @@ def _differentiable(
         if together:
             values = tuple(x if transform is None else unwrap_at(x, level) for x in tangents.values())
             found = _asked(program.jvp(tuple(tangents)), (*held, *values), None, transform)
-        elif wrt and served is None and not _may_be_cut(program, held):
-            halves = program.halves(wrt, held)
+        elif wrt and served is None and not _may_be_cut((halves := program.halves(wrt, held)).forward, held):
             found = _asked(halves.forward, held, None, transform)
             kept = Served(halves.backward, found[count:], level)
             found = found[:count]

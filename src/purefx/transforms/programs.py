@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -145,7 +146,11 @@ class Program(ABC):
         cotangents = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in outputs]
         cotangents = [x for x, inexact in zip(cotangents, self.inexact, strict=True) if inexact]
         pieces = split(self.joint(wrt).graph((*inputs, *cotangents)), self.arity, len(outputs))
-        return Halves(Forward(self, pieces), Backward(self, wrt, pieces))
+        known = _differentiable(pieces.forward, inputs)
+        halves = Halves(Forward(self, pieces, known), Backward(self, wrt, pieces))
+        for half in (halves.forward, halves.backward):
+            half.transparent = self.transparent and known is not None
+        return halves
 
 
 class Derivative(Program):
@@ -327,11 +332,11 @@ class Forward(Fixed):
 
     role = "forward"
 
-    def __init__(self, of: Program, pieces: Split) -> None:
-        inexact = (*of.inexact, *(is_inexact(dtype) for dtype in pieces.residuals))
+    def __init__(self, of: Program, pieces: Split, differentiable: Sequence[bool] | None) -> None:
+        kept = (False,) * pieces.residuals if differentiable is None else differentiable[len(of.inexact) :]
+        inexact = (*of.inexact, *kept)
         super().__init__(of.engine, of.name, of.arity, of.given, inexact, pieces.forward)
         self.of = of
-        self.transparent = of.transparent
 
     def laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
         """``inputs`` as the whole program takes them."""
@@ -343,10 +348,9 @@ class Backward(Fixed):
 
     def __init__(self, of: Program, wrt: Wrt, pieces: Split) -> None:
         gradients = of.vjp(wrt)
-        arity, given = len(pieces.residuals) + gradients.arity, len(pieces.residuals) + gradients.given
+        arity, given = pieces.residuals + gradients.arity, pieces.residuals + gradients.given
         super().__init__(gradients.engine, gradients.name, arity, given, gradients.inexact, pieces.backward)
         self.of = of
-        self.transparent = of.transparent
 
     def laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
         """The inputs among ``inputs`` as the whole program takes them."""
@@ -363,8 +367,9 @@ def _differentiated(of: Program, wrt: Wrt, inputs: Tensors) -> tuple[Tensors, Te
         outputs = of.function(*_replaced(own, wrt, chosen))
         return _inexact(of, outputs), outputs
 
-    _, pull, outputs = cast(Any, torch.func.vjp(inexact, *(own[i] for i in wrt), has_aux=True))
-    return outputs, pull(cotangents)
+    with torch.enable_grad():  # without, PyTorch takes operators that have no derivatives (``silu_backward``)
+        _, pull, outputs = cast(Any, torch.func.vjp(inexact, *(own[i] for i in wrt), has_aux=True))
+        return outputs, pull(cotangents)
 
 
 T = TypeVar("T")
@@ -385,6 +390,17 @@ def _replaced(inputs: Tensors, wrt: Wrt, chosen: Tensors) -> Tensors:
 def _placed(x: torch.Tensor, place: int | None, depth: int = 0) -> torch.Tensor:
     """``x`` with the batch that is its dimension ``depth`` put at ``place`` among those after; summed for None."""
     return x.sum(depth) if place is None else x.movedim(depth, depth + place)
+
+
+def _differentiable(graph: Graph, inputs: Tensors) -> list[bool] | None:
+    """Which outputs of ``graph`` have gradients: not the mean that ``native_layer_norm`` returns, for one.
+
+    None where it has inputs that have none, such as the running mean of ``native_batch_norm``.
+    """
+    with torch.enable_grad(), suppress(RuntimeError):
+        given = [x.detach().requires_grad_() if is_inexact(x.dtype) else x for x in inputs]
+        return [x.requires_grad for x in graph.batchable()(*given)]
+    return None
 
 
 def _plain(x: torch.Tensor) -> torch.Tensor:
