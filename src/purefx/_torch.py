@@ -301,15 +301,135 @@ def unwrap(tensor: torch.Tensor) -> tuple[torch.Tensor, int | None, int]:
     return functorch.get_unwrapped(tensor), dim, functorch.maybe_get_level(tensor)
 
 
+class Transform:
+    """The innermost transform that runs, which is ``is_vmap`` or one with gradients or tangents."""
+
+    __slots__ = ("_interpreter", "_key", "level")
+
+    def __init__(self, interpreter: Any) -> None:
+        self._interpreter = interpreter
+        self._key = interpreter.key()
+        self.level: int = interpreter.level()
+
+    @property
+    def is_vmap(self) -> bool:
+        """Whether it is vmap."""
+        return bool(self._key == _TRANSFORMS.Vmap)
+
+    @property
+    def is_functionalize(self) -> bool:
+        """Whether it is ``torch.func.functionalize``, which keeps the values of written tensors in wrappers."""
+        return bool(self._key == _TRANSFORMS.Functionalize)
+
+    @property
+    def batch_size(self) -> int:
+        """Of vmap: how many examples there are."""
+        return int(torch._C._functorch.CVmapInterpreterPtr(self._interpreter).batchSize())
+
+    @property
+    def randomness(self) -> str:
+        """Of vmap: its argument ``randomness``."""
+        return str(torch._C._functorch.CVmapInterpreterPtr(self._interpreter).randomness().name).lower()
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Leave it, for what its rules ask of the transform around it; derivatives are as enabled as they were there.
+
+        As PyTorch's operators do it: without gradients inside, there are none outside.
+        """
+        functorch = torch._C._functorch
+        layer = functorch.pop_dynamic_layer_stack()
+        try:
+            if self._key == _TRANSFORMS.Grad and not functorch.CGradInterpreterPtr(self._interpreter).prevGradMode():
+                with torch.no_grad():
+                    yield
+            elif self._key == _TRANSFORMS.Jvp and not functorch.CJvpInterpreterPtr(self._interpreter).prevFwdGradMode():
+                with without_tangents():
+                    yield
+            else:
+                yield
+        finally:
+            functorch.push_dynamic_layer_stack(layer)
+
+
+_TRANSFORMS = torch._C._functorch.TransformType
+
+
+def innermost_transform() -> Transform | None:
+    """The innermost transform that runs; None where none does."""
+    interpreter: Any = torch._C._functorch.peek_interpreter_stack()
+    return None if interpreter is None else Transform(interpreter)
+
+
+def without_tangents() -> AbstractContextManager[None]:
+    """Switch forward-mode AD off, as `torch.no_grad` switches off reverse mode; public it is not."""
+    return torch.autograd.forward_ad._set_fwd_grad_enabled(mode=False)
+
+
+def unwrap_dead(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` without the wrapper of a transform that has ended; operators of PyTorch do so by themselves."""
+    return torch._C._functorch.unwrap_if_dead(tensor)
+
+
+def unwrap_at(tensor: torch.Tensor, level: int) -> torch.Tensor:
+    """What the wrapper of a grad or jvp holds, if ``tensor`` is one of that ``level``; else ``tensor``."""
+    return torch._C._functorch._unwrap_for_grad(tensor, level)
+
+
+def wrap_at(tensor: torch.Tensor, level: int) -> torch.Tensor:
+    """``tensor`` in the wrapper of the grad or jvp that is at ``level``."""
+    return torch._C._functorch._wrap_for_grad(tensor, level)
+
+
+def unwrap_batch(tensors: Sequence[torch.Tensor], level: int) -> tuple[list[torch.Tensor], list[int | None]]:
+    """What the vmap at ``level`` has wrapped, and where the batch is in that; None in what it has not."""
+    pairs = [torch._C._functorch._unwrap_batched(x, level) for x in tensors]
+    return [x for x, _ in pairs], [dim for _, dim in pairs]
+
+
+def add_batch(tensor: torch.Tensor, level: int) -> torch.Tensor:
+    """``tensor``, whose first dimension is the batch, as the vmap at ``level`` wraps it."""
+    return torch._C._functorch._add_batch_dim(tensor, 0, level)
+
+
+OneLevelFunction: Any = torch.autograd.function._SingleLevelFunction
+"""What ``autograd.Function`` is without the walk through all levels of transforms."""
+
+
+@contextmanager
+def recorded_at_one_level() -> Iterator[None]:
+    """Let a `OneLevelFunction` be applied while transforms run: the one who asks takes care of the levels."""
+    functorch = torch._C._functorch
+    before = functorch.get_single_level_autograd_function_allowed()
+    functorch.set_single_level_autograd_function_allowed(True)
+    try:
+        yield
+    finally:
+        functorch.set_single_level_autograd_function_allowed(before)
+
+
+def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tangent of ``tensor`` in forward-mode AD, which has one level; None if it has none.
+
+    What is public does the same, and takes four times as long.
+    """
+    if not in_forward_mode():
+        return None
+    tangent: torch.Tensor | None = torch._VF._unpack_dual(tensor, level=0)[1]
+    return tangent
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether neither a transform nor forward-mode AD has its hands on ``tensor``."""
-    return not is_functorch_wrapped(tensor) and primal_of(tensor) is tensor
+    return not is_functorch_wrapped(tensor) and tangent_of(tensor) is None
 
 
 def primal_of(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` without its tangent in forward-mode AD; itself, if it has none."""
-    primal, tangent = torch.autograd.forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
-    return tensor if tangent is None else primal
+    if tangent_of(tensor) is None:
+        return tensor
+    primal: torch.Tensor = torch.autograd.forward_ad.unpack_dual(tensor).primal  # type: ignore[no-untyped-call]
+    return primal
 
 
 def with_memory(tensor: torch.Tensor) -> torch.Tensor:
@@ -350,12 +470,6 @@ def batched_by_function(
 def _batch_outermost(x: torch.Tensor) -> torch.Tensor:
     """``x``, in memory where its first dimension is the outermost: the older vmap gives no other view by strides."""
     return x if all(x.stride(0) >= stride for stride in x.stride()) else x.contiguous()
-
-
-def is_functionalizing() -> bool:
-    """Whether the innermost transform that runs is ``torch.func.functionalize``, which has no rule for functions."""
-    keys = [level.key() for level in torch._C._functorch.get_interpreter_stack() or ()]
-    return keys[-1:] == [torch._C._functorch.TransformType.Functionalize]
 
 
 def below_functionalize(

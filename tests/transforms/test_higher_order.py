@@ -28,8 +28,8 @@ WITH_SHORT_CUTS = {
 """Where no gradients are recorded, PyTorch's backwards of these take a way that has no tangents, or wrong ones."""
 
 
-def pushed(f: Function) -> Any:
-    return torch.func.jvp(torch.func.grad(f), (MATRIX,), (DIRECTION,))
+def pushed(f: Function, x: Tensor = MATRIX) -> Any:
+    return torch.func.jvp(torch.func.grad(f), (x,), (DIRECTION,))
 
 
 def linearized(f: Function) -> Any:
@@ -60,13 +60,28 @@ def test_a_batch_of_hessians_is_that_of_a_loop(name: str) -> None:
 
 
 def test_a_gradient_that_raises_raises_when_it_is_asked_for() -> None:
-    """The third derivative of a norm raises in eager too: this one has the value and the first two."""
-    compiled = purefx.compile(torch.linalg.vector_norm)
+    def overwritten(x: Tensor) -> Tensor:
+        y = x.sin()
+        z = y * y
+        y.add_(1)
+        return z
+
+    compiled = purefx.compile(overwritten)
     x = MATRIX.clone().requires_grad_()
-    _, tangent = torch.func.jvp(torch.func.grad(compiled), (x,), (DIRECTION,))
-    torch.testing.assert_close(tangent, pushed(torch.linalg.vector_norm)[1])
+    value = torch.func.vmap(compiled)(x)
+    torch.testing.assert_close(value, x.sin() ** 2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        tangent.sum().backward()
+        value.sum().backward()
+
+
+def test_the_third_derivative_of_a_norm_is_had_although_eager_raises() -> None:
+    """PyTorch's derivatives of that of a norm write what they have kept."""
+    compiled, x = purefx.compile(torch.linalg.vector_norm), MATRIX.clone().requires_grad_()
+
+    def third(f: Function) -> Tensor:
+        return torch.autograd.grad(pushed(f, x)[1].sum(), x)[0]
+
+    torch.testing.assert_close(third(compiled), third(lambda x: (x**2).sum().sqrt()))
 
 
 def test_the_gradient_of_what_a_mask_selects_keeps_the_tensors_that_sizes_are_read_off() -> None:

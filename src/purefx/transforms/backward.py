@@ -38,7 +38,8 @@ class CallBackward(Fixed):
             if isinstance(x, TangentInput)
         }
 
-    def _laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+    def laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        """``inputs`` as the backward graph takes them."""
         inputs = [with_memory(x) for x in inputs]
         return tuple(coerced(x, self._tangents[i]) if i in self._tangents else x for i, x in enumerate(inputs))
 

@@ -101,13 +101,17 @@ class Base(Fixed):
     def _is_shared(self) -> bool:
         return any(p.root.written or (len(p.root.members) > 1 and len(p.parts) == 1) for p in self._parts)
 
+    @cached_property
+    def _is_writing(self) -> bool:
+        return any(root.written for root in self._roots)
+
     def reached(self) -> Iterator[torch.Tensor]:
         """The tensors that the function would find by itself now."""
         return (tensor for read in self._readers if isinstance(tensor := read(), torch.Tensor))
 
     def kept(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """``inputs`` as a backward may read them: copies of those that are written after the call."""
-        if all(level == NO_GRADIENT for level in gradient_levels(inputs)):
+        if not self._is_writing or all(level == NO_GRADIENT for level in gradient_levels(inputs)):
             return inputs
         return [_Kept.apply(x) if root.written else x for root, x in zip(self._roots, inputs, strict=True)]  # type: ignore[no-untyped-call]  # PyTorch gives it no types
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,15 +19,14 @@ from purefx._torch import OpOverload, is_traced_by_proxies, outside_transforms, 
 from purefx.analysis.replay import Fresh, Replay
 from purefx.capture.arguments import Held, Leaf
 from purefx.capture.captured import Capture, TensorResult
-from purefx.capture.fakes import fake_like
 from purefx.capture.session import capture, is_capturing
 from purefx.compilers import Backend, Compilers
 from purefx.errors import TransformRefused
 from purefx.functional.builder import Value
+from purefx.functional.examples import example_of_value
 from purefx.functional.known import find_number
 from purefx.functional.rewrite import functionalize
 from purefx.functional.signature import (
-    BaseOutput,
     FunctionalGraph,
     GraphInput,
     GraphOutput,
@@ -35,7 +34,6 @@ from purefx.functional.signature import (
     ResidualOutput,
     ResultOutput,
     RootInput,
-    WrittenOutput,
 )
 from purefx.functional.verify import returned
 from purefx.operators import facts
@@ -71,9 +69,8 @@ class Graph:
 
     def outputs_like(self) -> list[torch.Tensor]:
         """Fakes that look like the program's outputs."""
-        outputs = [self.functional.outputs[i] for i in self.gives]
-        regions = [o.region for o in outputs if isinstance(o, WrittenOutput | ResultOutput | BaseOutput)]
-        return [fake_like(region, self.capture.fake_mode) for region in regions]
+        nodes = returned(self.functional.graph)
+        return [example_of_value(self.capture, self.functional.values[nodes[i]]) for i in self.gives]
 
     def batchable(self, randomness: str = "error") -> Callable[..., Tensors]:
         """The graph as a function that vmap takes."""
@@ -189,8 +186,9 @@ def split(graph: Graph, inputs: int, outputs: int) -> Split:
     nodes = returned(functional.graph)
     early, after = ([nodes[i] for i in part] for part in (graph.gives[:outputs], graph.gives[outputs:]))
     read = [n for user in functional.graph.nodes if user in late and user.op != "output" for n in user.all_input_nodes]
-    tensors = _tensors_behind([n for n in [*read, *after] if n not in late], functional.values)
-    crossing = [n for n in tensors if not _is_had_anyway(n)]
+    values = functional.values
+    tensors = _tensors_behind([n for n in [*read, *after] if n not in late], values)
+    crossing = [n for n in tensors if not _is_had_anyway(n, values)]
     return Split(
         _part(graph, given, [*early, *crossing], {}),
         _part(graph, given, after, {node: i for i, node in enumerate(crossing)}),
@@ -211,8 +209,14 @@ def _tensors_behind(nodes: list[fx.Node], tensors: Container[fx.Node]) -> list[f
     return list(found)
 
 
-def _is_had_anyway(node: fx.Node) -> bool:
-    """Whether both parts have ``node`` without keeping it: an input, or a new tensor that depends on none."""
+def is_inexact(dtype: torch.dtype) -> bool:
+    """Whether tensors of ``dtype`` have gradients."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _is_had_anyway(node: fx.Node, values: Mapping[fx.Node, Value]) -> bool:
+    """Whether both parts have ``node`` without keeping it: an input, a new tensor that depends on none, or its view."""
+    node = values[node].origin if node in values else node
     new = isinstance(node.target, OpOverload) and not node.all_input_nodes and not facts(node.target).random
     return new or node.op in ("placeholder", "get_attr")
 

@@ -11,7 +11,15 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from purefx._torch import is_functorch_wrapped, is_plain, primal_of, storage_key, unwrap
+from purefx._torch import (
+    is_batched_by_autograd,
+    is_functorch_wrapped,
+    is_plain,
+    primal_of,
+    storage_key,
+    tangent_of,
+    unwrap,
+)
 from purefx.capture.edges import give_history
 from purefx.capture.fakes import FakeFactory
 from purefx.capture.recording import geometry_of
@@ -58,6 +66,24 @@ def gradient_levels(tensors: Sequence[torch.Tensor]) -> list[int]:
     return [gradient_level(x) if enabled else NO_GRADIENT for x in tensors]
 
 
+def levels_of(tensor: torch.Tensor) -> frozenset[int]:
+    """The levels at which ``tensor`` has a batch, a gradient or a tangent; those outside of transforms are 0.
+
+    The older vmap, of ``autograd.grad(is_grads_batched=True)``, is below all.
+    """
+    if is_batched_by_autograd(tensor):
+        return frozenset({NO_GRADIENT})
+    found = set()
+    while is_functorch_wrapped(tensor):
+        held, dim, level = unwrap(tensor)
+        if dim is not None or tensor.requires_grad or tangent_of(tensor) is not None:
+            found.add(level)
+        tensor = held
+    if tensor.requires_grad or tangent_of(tensor) is not None:
+        found.add(0)
+    return frozenset(found)
+
+
 def lineage(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Of each transform that differentiates, and of autograd: the tensor that ``tensor`` is a view of there, or itself.
 
@@ -81,7 +107,8 @@ def is_batch(tensor: torch.Tensor) -> bool:
 
 def repeats_elements(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` shows an element in several places: a graph that takes it reads each element once."""
-    return has_internal_overlap(geometry_of(bottom(tensor)))
+    inner = bottom(tensor)
+    return not inner.is_contiguous() and has_internal_overlap(geometry_of(inner))
 
 
 class Examples:

@@ -1,107 +1,215 @@
-"""The call of a program, as PyTorch's transforms see it: one node with a rule for each of them.
+"""The call of a program, as PyTorch's transforms see it: one node at each level that asks for derivatives of it.
 
-Under vmap the batched program runs, in forward mode the tangent's program too, in reverse mode the gradient's, each
-as a node again.  So transforms nest to any depth, and what runs at the bottom is a compiled graph on plain tensors.
+    level 2  grad     unwrapped, asked of level 1, wrapped; a `Node` records how to have the gradients
+    level 1  vmap     the batches taken off; the batched program is asked of what is below
+    below             a compiled graph on plain tensors
+
+So transforms nest to any depth.  PyTorch would walk through them in the same way for an ``autograd.Function`` with a
+rule for each (``custom_function_call``), and take several times as long as the graph of a small model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from purefx._torch import (
+    OneLevelFunction,
+    Transform,
+    add_batch,
     batched_by_function,
     below_functionalize,
-    current_level,
+    in_forward_mode,
+    innermost_transform,
     is_batched_by_autograd,
-    is_functionalizing,
+    recorded_at_one_level,
+    tangent_of,
+    unwrap_at,
+    unwrap_batch,
+    unwrap_dead,
+    without_tangents,
+    wrap_at,
 )
-from purefx.transforms.levels import NO_GRADIENT, gradient_levels, repeats_elements
-from purefx.transforms.programs import Dims, Program, Residuals
+from purefx.transforms.gradients import Teller
+from purefx.transforms.graphs import Tensors
+from purefx.transforms.levels import is_differentiated, levels_of, repeats_elements
+from purefx.transforms.programs import Halves, Program, Wrt
 
 
-def call(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """What a call at ``level`` has kept for its gradients: ``backward`` takes ``residuals``, of the levels below."""
+
+    backward: Program
+    residuals: Sequence[torch.Tensor]
+    level: int
+
+
+def call(program: Program, inputs: Sequence[torch.Tensor]) -> Tensors:
     """The outputs of ``program`` for ``inputs``, whatever transforms have wrapped those."""
-    levels = gradient_levels(inputs)
-    wrt = tuple(i for i, level in enumerate(levels) if level != NO_GRADIENT)
-    return _apply(program, Residuals(wrt), max(levels, default=NO_GRADIENT), inputs)
+    return _call(program, [unwrap_dead(x) for x in inputs], None)
 
 
-def _apply(
-    program: Program, residuals: Residuals, innermost: int, inputs: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, ...]:
-    """The outputs of ``program``; gradients are asked for at the level ``innermost`` first."""
-    if is_functionalizing():
-        return below_functionalize(lambda *given: _apply(program, residuals, innermost, given), inputs)
+def _call(program: Program, inputs: Sequence[torch.Tensor], served: Served | None) -> Tensors:
     if any(map(is_batched_by_autograd, inputs)):
-        return batched_by_function(lambda *given: _apply(program, residuals, innermost, given), inputs)
-    outputs: tuple[torch.Tensor, ...] = Node.apply(program, residuals, innermost, *inputs)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
-    return outputs
+        return batched_by_function(lambda *given: _apply(program, given, served), inputs)
+    return _apply(program, inputs, served)
 
 
-class Node(torch.autograd.Function):
-    """A call of a program."""
+def _apply(program: Program, inputs: Sequence[torch.Tensor], served: Served | None = None) -> Tensors:
+    """The outputs of ``program``, which computes gradients that are ``served``, or has nothing to do with such."""
+    transform = innermost_transform()
+    if served is not None and (0 if transform is None else transform.level) < served.level:
+        return _below(program, inputs, served)
+    if transform is not None and transform.is_functionalize:
+        return below_functionalize(lambda *given: _apply(program, given, served), inputs)
+    if transform is not None and transform.is_vmap:
+        return _batched(program, inputs, served, transform)
+    return _differentiable(program, inputs, served, transform)
+
+
+def _below(program: Program, inputs: Sequence[torch.Tensor], served: Served) -> Tensors:
+    """The gradients from residuals, where these are; from the inputs alone, if others would differentiate a cut."""
+    if _may_be_cut(served.backward, inputs):
+        return _apply(program, inputs)
+    return _apply(served.backward, (*served.residuals, *inputs))
+
+
+def _may_be_cut(half: Program, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether ``half`` of a program may have other derivatives than the whole, and somebody may ask for them.
+
+    Law: a derivative of a derivative is taken of the user's function, unless operators alone tell the derivatives.
+    """
+    if half.teller is Teller.OPERATORS and not any(map(repeats_elements, inputs)):
+        return False
+    return any(map(is_differentiated, inputs))
+
+
+def _differentiable(
+    program: Program, inputs: Sequence[torch.Tensor], served: Served | None, transform: Transform | None
+) -> Tensors:
+    """The outputs at a level of grad or jvp, or outside of all, where autograd and forward-mode AD may look on."""
+    level = 0 if transform is None else transform.level
+    held = inputs if transform is None else [unwrap_at(x, level) for x in inputs]
+    own = [i for i, x in enumerate(inputs) if transform is None or x is not held[i]]
+    wrt: Wrt = tuple(i for i in own if inputs[i].requires_grad) if torch.is_grad_enabled() else ()
+    tangents = {i: x for i in own if (x := tangent_of(inputs[i])) is not None} if in_forward_mode() else {}
+    count, kept = len(program.inexact), None
+    if not any(program.inexact):
+        wrt, tangents = (), {}
+    together = not wrt and bool(tangents) and _reach(tangents.values()) <= _reach(inputs)
+    with _outside() if transform is None else transform.left():
+        if together:
+            values = tuple(x if transform is None else unwrap_at(x, level) for x in tangents.values())
+            found = _asked(program.jvp(tuple(tangents)), (*held, *values), None, transform)
+        elif wrt and served is None and (halves := _halves(program, wrt, held)) is not None:
+            found = _asked(halves.forward, held, None, transform)
+            kept = Served(halves.backward, found[count:], level)
+            found = found[:count]
+        else:
+            found = _asked(program, held, served, transform)
+    if transform is not None:
+        found = tuple(wrap_at(x, level) for x in found)
+    if not wrt and not tangents:
+        return found
+    outputs, pushed = found[:count], found[count:]
+    if tangents and not together:
+        with without_tangents():
+            pushed = _call(program.jvp(tuple(tangents)), (*inputs, *tangents.values()), None)[count:]
+    pairs = zip(inputs, held, strict=True)
+    lifted = inputs if transform is None else [wrap_at(x, level) if x is inner else x for x, inner in pairs]
+    with recorded_at_one_level():
+        recorded: Tensors = Node.apply(program, kept, outputs, pushed, *lifted)
+    return recorded
+
+
+def _halves(program: Program, wrt: Wrt, inputs: Sequence[torch.Tensor]) -> Halves | None:
+    """The halves of ``program``; None where it has to be differentiated as a whole."""
+    halves = program.halves(wrt, inputs)
+    return None if halves is None or _may_be_cut(halves.forward, inputs) else halves
+
+
+def _reach(tensors: Iterable[torch.Tensor]) -> frozenset[int]:
+    """The levels that a value computed of ``tensors`` belongs to; it must not belong to more for its tangents' sake."""
+    return frozenset[int]().union(*map(levels_of, tensors))
+
+
+@contextmanager
+def _outside() -> Iterator[None]:
+    with torch.no_grad(), without_tangents():
+        yield
+
+
+def _asked(
+    program: Program, inputs: Sequence[torch.Tensor], served: Served | None, transform: Transform | None
+) -> Tensors:
+    """The outputs as seen from below ``transform``."""
+    if transform is not None:
+        return _apply(program, inputs, served)
+    return program.run(inputs) if served is None else served.backward.run((*served.residuals, *inputs))
+
+
+def _batched(program: Program, inputs: Sequence[torch.Tensor], served: Served | None, transform: Transform) -> Tensors:
+    """The outputs of each example, at a level of vmap."""
+    held, dims = unwrap_batch(inputs, transform.level)
+    kept, places = ([], []) if served is None else unwrap_batch(served.residuals, transform.level)
+    with transform.left():
+        if all(dim is None for dim in (*dims, *places)):
+            return _apply(program, held, served)
+        size, randomness = transform.batch_size, transform.randomness
+        for i in range(program.given, program.arity):
+            x, dim = held[i], dims[i]
+            held[i] = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+            dims[i] = 0
+        if served is not None:
+            backward = served.backward.vmap((*places, *dims), randomness)
+            served = replace(served, backward=backward, residuals=kept)
+        whole = not any(map(repeats_elements, held))
+        outputs = _apply(program.vmap(tuple(dims), randomness, whole=whole), held, served)
+    return tuple(add_batch(x, transform.level) for x in outputs)
+
+
+class Node(OneLevelFunction):  # type: ignore[misc]  # PyTorch gives it no types
+    """A call of a program in the graph of autograd of one level."""
 
     @staticmethod
     def forward(
-        program: Program, residuals: Residuals, innermost: int, *inputs: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
-        """The outputs, computed by what was compiled."""
-        return program.run(residuals, inputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        """Keep the inputs, and what the outputs look like."""
-        ctx.program, ctx.residuals, _, *tensors = inputs
+        ctx: Any, program: Program, served: Served | None, outputs: Tensors, tangents: Tensors, *inputs: torch.Tensor
+    ) -> Tensors:
+        """The ``outputs``, which are computed already."""
+        ctx.program, ctx.served, ctx.tangents = program, served, tangents
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-        pairs = list(zip(output, ctx.program.inexact, strict=True))
+        ctx.save_for_backward(*inputs)
+        pairs = list(zip(outputs, program.inexact, strict=True))
         ctx.mark_non_differentiable(*(x for x, inexact in pairs if not inexact))
         ctx.like = [(x.shape, x.dtype, x.device) for x, inexact in pairs if inexact]
+        return outputs
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
         """The gradients of the inputs that need one."""
-        wrt = tuple(i for i, needed in enumerate(ctx.needs_input_grad[3:]) if needed)
+        wrt: Wrt = tuple(i for i, needed in enumerate(ctx.needs_input_grad[4:]) if needed)
         found: list[torch.Tensor | None] = [None] * ctx.program.arity
         given = [x for x, inexact in zip(cotangents, ctx.program.inexact, strict=True) if inexact]
         if any(x is not None for x in given):
             whole = [_zeros(*like) if x is None else x for x, like in zip(given, ctx.like, strict=True)]
-            inputs = (*ctx.saved_tensors, *whole)
-            gradients = _apply(ctx.program.vjp(wrt), ctx.residuals, max(gradient_levels(inputs)), inputs)
-            for i, gradient in zip(wrt, gradients, strict=True):
+            served: Served | None = ctx.served
+            if served is not None:
+                served = replace(served, residuals=[unwrap_dead(x) for x in served.residuals])
+            inputs = [unwrap_dead(x) for x in (*ctx.saved_tensors, *whole)]
+            for i, gradient in zip(wrt, _call(ctx.program.vjp(wrt), inputs, served), strict=True):
                 found[i] = gradient
-        return None, None, None, *found
+        return None, None, None, None, *found
 
     @staticmethod
-    def jvp(ctx: Any, *given_tangents: torch.Tensor | None) -> tuple[Any, ...]:
+    def jvp(ctx: Any, *_: torch.Tensor | None) -> tuple[Any, ...]:
         """The tangents of the outputs."""
-        tangents = given_tangents[3:]
-        if not any(ctx.program.inexact):
-            return (None,) * len(ctx.program.inexact)
-        wrt = tuple(i for i, tangent in enumerate(tangents) if tangent is not None)
-        given = [tangent for tangent in tangents if tangent is not None]
-        found = iter(call(ctx.program.jvp(wrt), (*ctx.saved_tensors, *given)))
-        return tuple(next(found) if inexact else None for inexact in ctx.program.inexact)
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: Dims, program: Program, residuals: Residuals, innermost: int, *inputs: torch.Tensor
-    ) -> Any:
-        """The outputs of each example, with the batch first."""
-        dims = list(in_dims[3:])
-        tensors = list(inputs)
-        for i in range(program.given, program.arity):
-            x, dim = tensors[i], dims[i]
-            tensors[i] = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-            dims[i] = 0
-        outside = innermost <= current_level()  # the gradient comes from outside of this vmap
-        whole = outside and not any(map(repeats_elements, inputs))
-        outputs = _apply(program.vmap(tuple(dims), info.randomness, whole=whole), residuals, innermost, tensors)
-        return outputs, (0,) * len(outputs)
+        found = iter(ctx.tangents)
+        return tuple(next(found, None) if inexact else None for inexact in ctx.program.inexact)
 
 
 def _zeros(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

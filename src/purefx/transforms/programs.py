@@ -2,7 +2,7 @@
 
     Vjp(p, wrt)      (inputs, cotangents) -> gradients
     Joint(p, wrt)    (inputs, cotangents) -> outputs and gradients
-    Jvp(p, wrt)      (inputs, tangents)   -> tangents of the outputs
+    Jvp(p, wrt)      (inputs, tangents)   -> outputs and tangents
     Vmap(p, dims)    p of each example of a batch
 
 A derivative is had by an honest run: PyTorch's ``vjp`` or ``jvp`` of the user's function, recorded on fakes.  A batch
@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import torch
@@ -24,7 +25,7 @@ from purefx.capture.session import ONE_AT_A_TIME
 from purefx.transforms.draws import Draws, with_draws
 from purefx.transforms.forward import SeparateWrites
 from purefx.transforms.gradients import Teller
-from purefx.transforms.graphs import Engine, Graph, Split, Tensors, capture_values, split, without_overlap
+from purefx.transforms.graphs import Engine, Graph, Split, Tensors, capture_values, is_inexact, split, without_overlap
 from purefx.transforms.levels import first_of
 
 Dims = tuple[int | None, ...]
@@ -35,34 +36,16 @@ Kind = tuple[Any, ...]
 """What a graph is made for: the geometry, the dtype and the device of each input."""
 
 
-class Residuals:
-    """What one call keeps for its backward, if ``wrt`` names inputs whose gradients may be asked for."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Halves:
+    """A program in two, for gradients that are asked for later.
 
-    def __init__(self, wrt: Wrt = ()) -> None:
-        self.wrt = wrt
-        self.program: Program | None = None
-        self.backward: Program | None = None
-        self.tensors: Tensors = ()
+    ``forward`` returns the outputs, then residuals; ``backward`` takes those, the inputs and the cotangents, and
+    returns the gradients.
+    """
 
-    def keep(self, program: Program, backward: Program, tensors: Tensors) -> None:
-        """Keep ``tensors``, from which ``backward`` computes the gradients of ``program``."""
-        self.program, self.backward, self.tensors = program, backward, tensors
-
-    def serve(self, program: Program | None, wrt: Wrt) -> bool:
-        """Whether they were kept for the gradients of ``program``."""
-        return program is not None and self.program is program and set(wrt) <= set(self.wrt)
-
-    def gradients(self, inputs: Sequence[torch.Tensor], wrt: Wrt, dims: Dims | None = None) -> Tensors:
-        """The gradients with respect to ``wrt``; of each of a batch of cotangents, if ``dims`` are given for those.
-
-        Those of a batched program are those of each example, with the batch first.
-        """
-        backward = self.backward
-        assert backward is not None  # they serve
-        if dims is not None:
-            backward = backward.vmap((*(None,) * len(self.tensors), *dims), "error")
-        found = backward.run(Residuals(), (*self.tensors, *inputs))
-        return tuple(found[self.wrt.index(i)] for i in wrt)
+    forward: Program
+    backward: Program
 
 
 class Program(ABC):
@@ -80,11 +63,11 @@ class Program(ABC):
         self.inexact = tuple(inexact)
         self._graphs: dict[Kind, Graph] = {}
         self._compiled: dict[Kind, Callable[..., Tensors]] = {}
-        self._splits: dict[Kind, tuple[Callable[..., Tensors], Program] | None] = {}
+        self._halves: dict[Kind, Halves | None] = {}
         self._derived: dict[Any, Program] = {}
 
-    wrt: Wrt = ()
-    """Of a derivative: with respect to what it is taken."""
+    role = "inference"
+    """Which of the compilers its graph is for."""
 
     teller = Teller.OPERATORS
     """Who tells its gradients."""
@@ -96,42 +79,29 @@ class Program(ABC):
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """The program as PyTorch runs it."""
 
-    def forward_program(self) -> Program | None:
-        """The program whose residuals give what this one computes, if it computes gradients."""
-        return None
-
-    def finished(self, gradients: Tensors, depth: int = 0) -> Tensors:
-        """What this program returns, made of the gradients of each example; ``depth`` batches come first."""
-        raise AssertionError("asked of what computes gradients")
-
-    def collected(self, gradients: Tensors, wrt: Wrt, depth: int) -> Tensors:
-        """The gradients of this program, made of those of each example; ``depth`` batches come first."""
-        return gradients
-
     def graph(self, inputs: Sequence[torch.Tensor]) -> Graph:
         """The functional graph for inputs such as ``inputs``."""
-        kind = _kind(inputs)
+        kind = self._kind(inputs)
         if kind not in self._graphs:
             with ONE_AT_A_TIME:
                 if kind not in self._graphs:  # still: another thread may have been faster
                     self._graphs[kind] = self._captured(inputs)
         return self._graphs[kind]
 
-    def run(self, residuals: Residuals, inputs: Sequence[torch.Tensor]) -> Tensors:
-        """The outputs, computed by compiled code; what the backward needs is kept in ``residuals`` if asked for."""
-        inputs = self._laid_out(inputs)
-        if residuals.serve(self.forward_program(), self.wrt):
-            return self.finished(residuals.gradients(inputs, self.wrt))
-        if not residuals.wrt or residuals.program is not None or not any(self.inexact):
-            return self._run(inputs)
-        parts = self._split(inputs, residuals.wrt)
-        if parts is None:
-            return self._run(inputs)
-        forward, backward = parts
-        outputs = forward(*inputs)
-        count = len(self.inexact)
-        residuals.keep(self, backward, tuple(x.detach() for x in outputs[count:]))
-        return outputs[:count]
+    def run(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        """The outputs, computed by compiled code."""
+        return self._run(self.laid_out(inputs))
+
+    def halves(self, wrt: Wrt, inputs: Sequence[torch.Tensor]) -> Halves | None:
+        """The program for inputs such as ``inputs``, and for their gradients with respect to ``wrt``, in two.
+
+        None where the gradients raise: so they will again, if anybody asks for them.
+        """
+        key = (wrt, self._kind(inputs))
+        if key not in self._halves:
+            with ONE_AT_A_TIME, outside_transforms(), without_modes():
+                self._halves[key] = self._split(wrt, self.laid_out(_fakes(inputs)))
+        return self._halves[key]
 
     def vjp(self, wrt: Wrt) -> Program:
         """The gradients with respect to the inputs ``wrt``."""
@@ -142,7 +112,7 @@ class Program(ABC):
         return self._derive(("joint", wrt), lambda: Joint(self, wrt))
 
     def jvp(self, wrt: Wrt) -> Program:
-        """The tangents of the outputs; the inputs ``wrt`` have tangents."""
+        """The outputs, then the tangents of the inexact ones; the inputs ``wrt`` have tangents."""
         return self._derive(("jvp", wrt), lambda: Jvp(self, wrt))
 
     def vmap(self, dims: Dims, randomness: str, *, whole: bool = False) -> Program:
@@ -165,29 +135,24 @@ class Program(ABC):
     def _captured(self, inputs: Sequence[torch.Tensor]) -> Graph:
         return with_draws(capture_values(self.function, _fakes(inputs)), self.draws)
 
-    def _laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+    def laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        """``inputs`` in the geometry that the program takes."""
         inputs = [with_memory(x) for x in inputs]
-        return (*inputs[: self.given], *(x.contiguous().resolve_conj().resolve_neg() for x in inputs[self.given :]))
+        return (*inputs[: self.given], *map(_plain, inputs[self.given :]))
+
+    def _kind(self, inputs: Sequence[torch.Tensor]) -> Kind:
+        """What decides which graph is made for ``inputs``."""
+        return tuple((x.shape, x.stride(), x.dtype, x.device) for x in inputs)
 
     def _run(self, inputs: Tensors) -> Tensors:
-        kind = _kind(inputs)
+        kind = self._kind(inputs)
         if kind not in self._compiled:
             with ONE_AT_A_TIME, outside_transforms(), without_modes():
-                self._compiled[kind] = self.engine.callable(self.name, self.graph(inputs), teller=self.teller)
+                graph = self.graph(inputs)
+                self._compiled[kind] = self.engine.callable(self.name, graph, self.role, teller=self.teller)
         return self._compiled[kind](*inputs)
 
-    def _split(self, inputs: Tensors, wrt: Wrt) -> tuple[Callable[..., Tensors], Program] | None:
-        """What runs the program and returns residuals too, and what computes the gradients from them.
-
-        None where the gradients raise: so they will again, if anybody asks for them.
-        """
-        kind = (wrt, _kind(inputs))
-        if kind not in self._splits:
-            with ONE_AT_A_TIME, outside_transforms(), without_modes():
-                self._splits[kind] = self._split_anew(inputs, wrt)
-        return self._splits[kind]
-
-    def _split_anew(self, inputs: Tensors, wrt: Wrt) -> tuple[Callable[..., Tensors], Program] | None:
+    def _split(self, wrt: Wrt, inputs: Tensors) -> Halves | None:
         outputs = self.graph(inputs).outputs_like()
         cotangents = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in outputs]
         cotangents = [x for x, inexact in zip(cotangents, self.inexact, strict=True) if inexact]
@@ -196,9 +161,12 @@ class Program(ABC):
             joint = self.joint(wrt).graph((*inputs, *cotangents))
         if joint is None:
             return None
-        parts = split(joint, self.arity, len(outputs))
-        forward = self.engine.callable(self.name, parts.forward, "forward", teller=self.teller)
-        return forward, Backward(self.vjp(wrt), parts)
+        pieces = split(joint, self.arity, len(outputs))
+        known = _differentiable(pieces.forward, inputs)
+        halves = Halves(Forward(self, pieces, known), Backward(self, wrt, pieces))
+        for half in (halves.forward, halves.backward):
+            half.teller = self.teller if known is not None else max(self.teller, Teller.PROGRAM)
+        return halves
 
 
 class Derivative(Program):
@@ -248,7 +216,7 @@ class Derivative(Program):
 
 
 class Vjp(Derivative):
-    """The gradients of ``of``: from residuals if they were kept for it, else with the forward once more."""
+    """The gradients of ``of``, with the forward once more."""
 
     def __init__(self, of: Program, wrt: Wrt) -> None:
         super().__init__(of, wrt, of.arity + sum(of.inexact), (True,) * len(wrt))
@@ -262,21 +230,8 @@ class Vjp(Derivative):
         return _inexact(self.of, places), tuple(dims[i] for i in self.wrt)
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
-        """PyTorch's gradients, by operators that have derivatives.
-
-        Without grad mode PyTorch takes short cuts: the gradient of ``det`` through the factors of its matrix, to which
-        no tangent comes; that of ``silu`` by one operator, which has none.
-        """
-        with torch.enable_grad():
-            return _differentiated(self.of, self.wrt, inputs)[1]
-
-    def forward_program(self) -> Program:
-        """What they are the gradients of."""
-        return self.of
-
-    def finished(self, gradients: Tensors, depth: int = 0) -> Tensors:
-        """The gradients, summed over batches that their inputs do not have."""
-        return self.of.collected(gradients, self.wrt, depth)
+        """PyTorch's gradients."""
+        return _differentiated(self.of, self.wrt, inputs)[1]
 
 
 class Joint(Derivative):
@@ -290,8 +245,8 @@ class Joint(Derivative):
         return program.joint(self.wrt)
 
     def batches(self, dims: Dims, places: Dims) -> tuple[Dims, Dims]:
-        """Gradients have the batch first: they are those of each example."""
-        return _inexact(self.of, places), (*places, *(0,) * len(self.wrt))
+        """A gradient has the batch where its input has it, a cotangent where its output has it."""
+        return _inexact(self.of, places), (*places, *(dims[i] for i in self.wrt))
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """What PyTorch computes."""
@@ -300,30 +255,31 @@ class Joint(Derivative):
 
 
 class Jvp(Derivative):
-    """The tangents of the inexact outputs of ``of``."""
+    """The outputs of ``of``, and the tangents of those that are inexact."""
 
     def __init__(self, of: Program, wrt: Wrt) -> None:
-        super().__init__(of, wrt, of.arity + len(wrt), (True,) * sum(of.inexact))
+        super().__init__(of, wrt, of.arity + len(wrt), (*of.inexact, *(True,) * sum(of.inexact)))
 
     def of_program(self, program: Program) -> Program:
-        """The tangents of ``program``."""
+        """The outputs of ``program``, and the tangents."""
         return program.jvp(self.wrt)
 
     def batches(self, dims: Dims, places: Dims) -> tuple[Dims, Dims]:
         """A tangent has the batch where its input or output has it."""
-        return tuple(dims[i] for i in self.wrt), _inexact(self.of, places)
+        return tuple(dims[i] for i in self.wrt), (*places, *_inexact(self.of, places))
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
-        """PyTorch's tangents."""
+        """What PyTorch computes."""
         own, tangents = inputs[: self.of.arity], inputs[self.of.arity :]
 
-        def inexact(*chosen: torch.Tensor) -> Tensors:
+        def inexact(*chosen: torch.Tensor) -> tuple[Tensors, Tensors]:
             with SeparateWrites():
-                return _inexact(self.of, self.of.function(*_replaced(own, self.wrt, chosen)))
+                outputs = self.of.function(*_replaced(own, self.wrt, chosen))
+            return _inexact(self.of, outputs), outputs
 
         primals = tuple(without_overlap(own[i]) for i in self.wrt)  # a tangent lies like its primal
-        found: Tensors = torch.func.jvp(inexact, primals, tangents)[1]
-        return found
+        _, found, outputs = cast(Any, torch.func.jvp(inexact, primals, tangents, has_aux=True))
+        return (*outputs, *found)
 
 
 class Vmap(Program):
@@ -338,7 +294,6 @@ class Vmap(Program):
     ) -> None:
         super().__init__(of.engine, f"vmap({of.name})", of.arity, of.given, of.inexact)
         self.of = of
-        self.wrt = of.wrt
         self.teller = of.teller
         self.dims = dims
         self.randomness = randomness
@@ -348,39 +303,6 @@ class Vmap(Program):
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """PyTorch's vmap of the graph of one example."""
         return self._batched(inputs)(*inputs)
-
-    def run(self, residuals: Residuals, inputs: Sequence[torch.Tensor]) -> Tensors:
-        """The outputs; gradients for a batch of cotangents alone are had from the residuals of the one call."""
-        if self._of_cotangents and residuals.serve(self.of.forward_program(), self.wrt):
-            return self.of.finished(residuals.gradients(self._laid_out(inputs), self.wrt, self.dims), 1)
-        return super().run(residuals, inputs)
-
-    def forward_program(self) -> Program | None:
-        """The program of each example, if ``of`` computes gradients at each example."""
-        forward = self.of.forward_program()
-        return (
-            None
-            if forward is None or self._of_cotangents
-            else forward.vmap(self.dims[: forward.arity], self.randomness)
-        )
-
-    def finished(self, gradients: Tensors, depth: int = 0) -> Tensors:
-        """What ``of`` makes of the gradients of each example."""
-        return self.of.finished(gradients, depth + 1)
-
-    def collected(self, gradients: Tensors, wrt: Wrt, depth: int) -> Tensors:
-        """The gradients with their batch where their inputs have it; summed where those have none."""
-        if self.whole:
-            return gradients
-        inner = self.of.collected(gradients, wrt, depth + 1)
-        with torch.enable_grad():  # in a capture a view of them is none that was taken without gradients
-            return tuple(_placed(x, self.dims[i], depth) for x, i in zip(inner, wrt, strict=True))
-
-    @property
-    def _of_cotangents(self) -> bool:
-        """Whether the batch is one of cotangents alone."""
-        forward = self.of.forward_program()
-        return forward is not None and all(dim is None for dim in self.dims[: forward.arity])
 
     def _captured(self, inputs: Sequence[torch.Tensor]) -> Graph:
         return capture_values(self._batched(inputs), _fakes(inputs))
@@ -418,20 +340,50 @@ class Fixed(Program):
         """The graph, which was made for the very inputs that it gets."""
         return self._graph
 
+    def _kind(self, inputs: Sequence[torch.Tensor]) -> Kind:
+        return ()
+
+
+class Forward(Fixed):
+    """The part of a `Joint` of ``of`` that computes the outputs, and residuals after them."""
+
+    role = "forward"
+
+    def __init__(self, of: Program, pieces: Split, differentiable: Sequence[bool] | None) -> None:
+        kept = (False,) * pieces.residuals if differentiable is None else differentiable[len(of.inexact) :]
+        inexact = (*of.inexact, *kept)
+        super().__init__(of.engine, of.name, of.arity, of.given, inexact, pieces.forward)
+        self.of = of
+
+    def laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        """``inputs`` as the whole program takes them."""
+        return self.of.laid_out(inputs)
+
 
 class Backward(Fixed):
-    """The part of a `Joint` that computes gradients from residuals, which are its first inputs."""
+    """The part of a `Joint` of ``of`` that computes gradients from residuals, which are its first inputs."""
 
-    def __init__(self, gradients: Program, parts: Split) -> None:
-        arity, given = parts.residuals + gradients.arity, parts.residuals + gradients.given
-        super().__init__(gradients.engine, gradients.name, arity, given, gradients.inexact, parts.backward)
+    def __init__(self, of: Program, wrt: Wrt, pieces: Split) -> None:
+        gradients = of.vjp(wrt)
+        arity, given = pieces.residuals + gradients.arity, pieces.residuals + gradients.given
+        super().__init__(gradients.engine, gradients.name, arity, given, gradients.inexact, pieces.backward)
+        self.of = of
+
+    def laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        """The inputs among ``inputs`` as the whole program takes them."""
+        count = self.given - self.of.given
+        residuals, own, cotangents = inputs[:count], inputs[count:][: self.of.arity], inputs[count + self.of.arity :]
+        return (*residuals, *self.of.laid_out(own), *map(_plain, cotangents))
 
 
+@torch.enable_grad()
 def _differentiated(of: Program, wrt: Wrt, inputs: Tensors) -> tuple[Tensors, Tensors]:
     """The outputs of ``of``, and the gradients for the cotangents that come after its inputs.
 
     Rule: by autograd itself, as in a loop over examples.  ``torch.func`` knows no hooks on what is saved, and no leaves
     that the function makes; it is used only inside of another of its transforms.
+    Grad mode is on, so that the operators have derivatives.  Without it PyTorch takes short cuts: the gradient of ``det``
+    through the factors of its matrix, to which no tangent comes; that of ``silu`` by one operator, which has none.
     """
     own, cotangents = inputs[: of.arity], inputs[of.arity :]
 
@@ -442,14 +394,13 @@ def _differentiated(of: Program, wrt: Wrt, inputs: Tensors) -> tuple[Tensors, Te
     if is_transforming():
         _, pull, outputs = cast(Any, torch.func.vjp(inexact, *(own[i] for i in wrt), has_aux=True))
         return outputs, pull(cotangents)
-    with torch.enable_grad():
-        chosen = tuple(own[i].view_as(own[i]) if own[i].requires_grad else own[i].detach() for i in wrt)
-        differentiable, outputs = inexact(*(x.requires_grad_() for x in chosen))
-        pairs = [(x, c) for x, c in zip(differentiable, cotangents, strict=True) if x.requires_grad]
-        if not pairs:
-            return outputs, tuple(map(torch.zeros_like, chosen))
-        made, given = zip(*pairs, strict=True)
-        return outputs, torch.autograd.grad(made, chosen, given, create_graph=True, materialize_grads=True)
+    chosen = tuple(own[i].view_as(own[i]) if own[i].requires_grad else own[i].detach() for i in wrt)
+    differentiable, outputs = inexact(*(x.requires_grad_() for x in chosen))
+    pairs = [(x, c) for x, c in zip(differentiable, cotangents, strict=True) if x.requires_grad]
+    if not pairs:
+        return outputs, tuple(map(torch.zeros_like, chosen))
+    made, given = zip(*pairs, strict=True)
+    return outputs, torch.autograd.grad(made, chosen, given, create_graph=True, materialize_grads=True)
 
 
 T = TypeVar("T")
@@ -472,8 +423,20 @@ def _placed(x: torch.Tensor, place: int | None, depth: int = 0) -> torch.Tensor:
     return x.sum(depth) if place is None else x.movedim(depth, depth + place)
 
 
-def _kind(inputs: Sequence[torch.Tensor]) -> Kind:
-    return tuple((x.shape, x.stride(), x.dtype, x.device) for x in inputs)
+def _differentiable(graph: Graph, inputs: Tensors) -> list[bool] | None:
+    """Which outputs of ``graph`` have gradients: not the mean that ``native_layer_norm`` returns, for one.
+
+    None where it has inputs that have none, such as the running mean of ``native_batch_norm``.
+    """
+    with torch.enable_grad(), suppress(RuntimeError):
+        given = [x.detach().requires_grad_() if is_inexact(x.dtype) else x for x in inputs]
+        return [x.requires_grad for x in graph.batchable()(*given)]
+    return None
+
+
+def _plain(x: torch.Tensor) -> torch.Tensor:
+    """``x`` contiguous, with its elements in memory as they are."""
+    return x.contiguous().resolve_conj().resolve_neg()
 
 
 def _fakes(inputs: Sequence[torch.Tensor]) -> Tensors:
