@@ -5,7 +5,7 @@ Each condition is a line of generated source over the call's leaves; ``matches``
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -79,8 +79,10 @@ def spell_sources(capture: Capture, speller: Speller, names: dict[Input, str]) -
                 yield f"{names[known]} = {speller.name('variable_' + binding.name, binding)}.read()"
 
 
-def spell_conditions(capture: Capture, speller: Speller, names: dict[Input, str], leaves: list[str]) -> Iterator[str]:
-    """Everything that must hold, cheapest and most telling first."""
+def spell_conditions(
+    capture: Capture, speller: Speller, names: dict[Input, str], leaves: list[str], examples: Container[Input] = ()
+) -> Iterator[str]:
+    """Everything that must hold, cheapest and most telling first; nothing of the history of ``examples``."""
     yield f"{speller.name('is_grad_enabled', torch.is_grad_enabled)}() is {capture.grad_before}"
     yield f"torch.is_inference_mode_enabled() is {capture.inference}"
     for name, leaf in zip(leaves, capture.flat.leaves, strict=True):
@@ -89,8 +91,10 @@ def spell_conditions(capture: Capture, speller: Speller, names: dict[Input, str]
     offsets = any(call.op in READS_OFFSETS for call in capture.recording)
     for known in capture.inputs:
         yield from _tensor_conditions(names[known], known, speller, offsets=offsets)
+        if known not in examples:
+            yield from _gradient_conditions(names[known], known, speller)
         yield from _source_conditions(names[known], known, speller, leaves)
-    yield from _sharing_conditions(capture, speller, names)
+    yield from _sharing_conditions(capture, speller, names, examples)
     yield from _ambient_conditions(speller)
     for rebinding in capture.rebindings:
         if rebinding.plain:
@@ -136,16 +140,20 @@ def _tensor_conditions(name: str, known: Input, speller: Speller, *, offsets: bo
         if offsets:
             yield f"{name}.storage_offset() == {geometry.offset}"
             yield f"{name}.untyped_storage().nbytes() == {known.before.storage.nbytes}"
-    yield f"{name}.requires_grad is {tensor.requires_grad}"
-    if tensor.requires_grad and isinstance(known.sources[0], Leaf):
-        yield from _history_conditions(name, tensor, speller)
-    if tensor.requires_grad and known.was_leaf:  # of what is no leaf, PyTorch warns
-        yield f"{name}.grad is {'None' if tensor.grad is None else 'not None'}"
     if isinstance(known.sources[0], Leaf):
         yield f"{name}.is_inference() is {tensor.is_inference()}"
         yield f"{name}.is_neg() is {tensor.is_neg()}"
     if tensor.dtype.is_complex:
         yield f"{name}.is_conj() is {tensor.is_conj()}"
+
+
+def _gradient_conditions(name: str, known: Input, speller: Speller) -> Iterator[str]:
+    tensor = known.tensor
+    yield f"{name}.requires_grad is {tensor.requires_grad}"
+    if tensor.requires_grad and isinstance(known.sources[0], Leaf):
+        yield from _history_conditions(name, tensor, speller)
+    if tensor.requires_grad and known.was_leaf:  # of what is no leaf, PyTorch warns
+        yield f"{name}.grad is {'None' if tensor.grad is None else 'not None'}"
 
 
 def _history_conditions(name: str, tensor: torch.Tensor, speller: Speller) -> Iterator[str]:
@@ -172,7 +180,9 @@ def _source_conditions(name: str, known: Input, speller: Speller, leaves: list[s
                 continue
 
 
-def _sharing_conditions(capture: Capture, speller: Speller, names: dict[Input, str]) -> Iterator[str]:
+def _sharing_conditions(
+    capture: Capture, speller: Speller, names: dict[Input, str], examples: Container[Input]
+) -> Iterator[str]:
     if len(capture.inputs) < 2:
         return
     pattern = sharing([known.tensor for known in capture.inputs])
@@ -188,7 +198,8 @@ def _sharing_conditions(capture: Capture, speller: Speller, names: dict[Input, s
         if (a.writes or b.writes) and a.before.storage is b.before.storage:
             together = speller.name("count_writes_together", count_writes_together)
             yield f"{together}({names[a]}, {names[b]}) is {count_writes_together(a.tensor, b.tensor)}"
-        if a.before.storage is b.before.storage and a.tensor.requires_grad and b.tensor.requires_grad:
+        told = a.tensor.requires_grad and b.tensor.requires_grad and a not in examples and b not in examples
+        if told and a.before.storage is b.before.storage:
             yield f"({names[a]}._base is {names[b]}._base) is {a.tensor._base is b.tensor._base}"
         if a.before == b.before:  # one tensor passed twice would be one input
             yield f"{names[a]} is not {names[b]}"

@@ -21,6 +21,8 @@ from purefx.runtime.spelling import Speller
 class Scope:
     """What the parts of a wrapper are made of, and the names that they share.
 
+    ``examples`` are inputs that stand for tensors of the caller, whose history is theirs.
+
     Invariant: ``unique`` alone makes names, and no name stands for two things.  ``variables``, ``roots``, ``outputs``
     and ``storages`` grow in the order in which the wrapper's statements make what they name.
     """
@@ -30,6 +32,7 @@ class Scope:
         self.replay = replay
         self.functional = functional
         self.joint = joint
+        self.examples: frozenset[Input] = frozenset()
         self.earlier: dict[Input, str] = {}
         self.early: set[Call] = set()
         self.remembered: dict[Input, None] = {}

@@ -88,7 +88,7 @@ def compile_wrapper(scope: Scope, body: list[str], names: dict[str, Any]) -> Wra
 def _matches(scope: Scope) -> list[str]:
     """The function that tells whether the specialisation fits a call."""
     speller, names, capture = scope.speller, scope.inputs, scope.capture
-    conditions = list(spell_conditions(capture, speller, names, scope.leaves))
+    conditions = list(spell_conditions(capture, speller, names, scope.leaves, scope.examples))
     lines = [
         "def matches(leaves):",
         '    """Whether this specialisation may be used for these arguments."""',

@@ -51,7 +51,7 @@ class Base(Fixed):
     ) -> None:
         self._capture = capture
         self._parts = infer_parts(functional, capture.recording)
-        self.functional = in_parts(functional, self._parts)
+        self.functional = in_parts(functional, self._parts, capture.recording)
         self._roots = [_root(given) for given in self.functional.inputs]
         regions = [_region(output) for output in self.functional.outputs]
         inexact = [region.dtype.is_floating_point or region.dtype.is_complex for region in regions]
@@ -123,6 +123,8 @@ class Base(Fixed):
 
     def _drawn(self, inputs: Sequence[torch.Tensor]) -> Tensors:
         """The random numbers of a call."""
+        if not self._drawing:
+            return ()
         found: Tensors = tuple(x.detach() for x in inputs)
         with torch.no_grad():
             for draw, operands, read in self._drawing:

@@ -19,7 +19,7 @@ import torch
 
 from purefx._torch import is_plain, outside_transforms, pytree, without_modes
 from purefx.analysis.replay import infer_replay
-from purefx.capture.arguments import Source
+from purefx.capture.arguments import Leaf, Source
 from purefx.capture.captured import name_of, without_effects
 from purefx.capture.fakes import has_symbols
 from purefx.capture.owners import find_owners
@@ -49,17 +49,28 @@ CACHE_SIZE = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Specialisation:
-    """A captured example: ``wrapper`` runs its program ``base`` for arguments of ``structure``."""
+    """A captured example: ``wrapper`` runs its program ``base`` for arguments of ``structure``.
+
+    ``differentiated`` says of each leaf that is an example whether it requires grad.
+    """
 
     structure: Any
+    differentiated: Differentiated
     wrapper: Wrapper
     base: Base
 
-    def fits(self, structure: Any, leaves: Sequence[Any]) -> bool:
+    def fits(self, structure: Any, differentiated: Differentiated, leaves: Sequence[Any]) -> bool:
         """Whether it was captured of such an example as ``leaves``, where nothing else is wrapped."""
         return bool(
-            structure == self.structure and all(map(is_plain, self.base.reached())) and self.wrapper.matches(leaves)
+            structure == self.structure
+            and differentiated == self.differentiated
+            and all(map(is_plain, self.base.reached()))
+            and self.wrapper.matches(leaves)
         )
+
+
+Differentiated = tuple[bool | None, ...]
+"""What `Examples.is_differentiated` says of the leaves of a call; None of what is no tensor."""
 
 
 class Composer:
@@ -77,17 +88,23 @@ class Composer:
         examples = Examples()
         with outside_transforms(), without_modes():
             seen = [examples.of(x) if isinstance(x, torch.Tensor) else x for x in leaves]
-            chosen = self._known(seen, structure)
+            told = tuple(examples.is_differentiated(x) if isinstance(x, torch.Tensor) else None for x in leaves)
+            chosen = self._known(structure, told, seen)
             if chosen is None:
                 with ONE_AT_A_TIME, self._in_place(examples, leaves):
-                    chosen = self._known(seen, structure) or self._specialised(seen, structure, args, kwargs)
+                    chosen = self._known(structure, told, seen)
+                    if chosen is None:
+                        examples.begin()
+                        chosen = self._specialised(structure, told, seen, args, kwargs)
         chosen.base.check(leaves, examples.original)
         return chosen.wrapper.run(leaves)
 
-    def _known(self, leaves: Sequence[Any], structure: Any) -> Specialisation | None:
-        return next((s for s in self.specialisations if s.fits(structure, leaves)), None)
+    def _known(self, structure: Any, told: Differentiated, leaves: Sequence[Any]) -> Specialisation | None:
+        return next((s for s in self.specialisations if s.fits(structure, told, leaves)), None)
 
-    def _specialised(self, leaves: list[Any], structure: Any, args: Any, kwargs: Any) -> Specialisation:
+    def _specialised(
+        self, structure: Any, differentiated: Differentiated, leaves: list[Any], args: Any, kwargs: Any
+    ) -> Specialisation:
         if any(map(has_symbols, leaves)):
             raise TransformRefused(
                 "a transform of a compiled function whose arguments have symbols for their sizes",
@@ -104,8 +121,9 @@ class Composer:
         functional = functionalize(captured, replay)
         base = Base(self.engine, name_of(self.function), captured, replay, functional, teller)
         scope = Views(captured, replay, _without_views(base.functional))
+        scope.examples = frozenset(known for known in captured.inputs if _is_example(known.sources[0], differentiated))
         wrapper = compile_wrapper(scope, _body(scope), {"graph": base.call})
-        made = Specialisation(structure, wrapper, base)
+        made = Specialisation(structure, differentiated, wrapper, base)
         self.specialisations.appendleft(made)
         return made
 
@@ -119,6 +137,10 @@ class Composer:
         owners = find_owners(self.function, tuple(leaves))
         with fake_variables(self.function, example), fake_owners(owners, example):
             yield
+
+
+def _is_example(source: Source, differentiated: Differentiated) -> bool:
+    return isinstance(source, Leaf) and differentiated[source.index] is not None
 
 
 def _without_views(functional: Functional) -> Functional:

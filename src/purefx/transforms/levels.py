@@ -115,13 +115,15 @@ class Examples:
     """The examples of the tensors of one call; the same tensor has the same example.
 
     Those of a call inside a capture are fakes of their own: the capture must find none of its tensors kept.  An example
-    requires grad, as no leaf, where a transform asks for gradients by its tensor: so it would in a loop.
+    requires grad, as no leaf, where a transform asks for gradients by its tensor: so it would in a loop.  It does so
+    only when it is run on, from `begin` on.
     Inside a capture that is so for autograd's own gradients alone; those of the transforms are told by their wrappers.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._fakes = FakeFactory((), dynamic=False) if is_capturing() else None
+        self._begun = False
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The example of ``tensor``: itself, if it is plain."""
@@ -129,24 +131,37 @@ class Examples:
         if known is None:
             known = self._known[id(tensor)] = (tensor, self._made(tensor))
             self._known.setdefault(id(known[1]), (known[1], known[1]))
+            self._give_history(*known)
         return known[1]
 
-    def _made(self, tensor: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            if self._fakes is not None:
-                example = self._fakes.make(_example(tensor).detach(), "an example")
-            elif is_plain(tensor):
-                return tensor
-            else:
-                example = _example(tensor).detach()
-            level = gradient_level(tensor)
-            if level == 0 or (self._fakes is None and level != NO_GRADIENT):
-                give_history(example)
-            return example
+    def is_differentiated(self, tensor: torch.Tensor) -> bool | None:
+        """Whether the example of ``tensor`` requires grad, as no leaf; None if it is ``tensor`` itself."""
+        return None if self.of(tensor) is tensor else self._has_gradient(tensor)
+
+    def begin(self) -> None:
+        """Let the examples require grad."""
+        self._begun = True
+        for known in list(self._known.values()):
+            self._give_history(*known)
 
     def original(self, example: torch.Tensor) -> torch.Tensor:
         """The tensor that has ``example``."""
         return next((tensor for tensor, made in self._known.values() if made is example), example)
+
+    def _made(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self._fakes is None and is_plain(tensor):
+            return tensor
+        with torch.no_grad():
+            example = _example(tensor).detach()
+            return example if self._fakes is None else self._fakes.make(example, "an example")
+
+    def _has_gradient(self, tensor: torch.Tensor) -> bool:
+        level = gradient_level(tensor)
+        return level == 0 or (self._fakes is None and level != NO_GRADIENT)
+
+    def _give_history(self, tensor: torch.Tensor, example: torch.Tensor) -> None:
+        if self._begun and example is not tensor and self._has_gradient(tensor):
+            give_history(example)
 
 
 def are_apart(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -120,10 +120,11 @@ def _differentiable(
     if tangents and not together:
         with without_tangents():
             pushed = _call(program.jvp(tuple(tangents)), (*inputs, *tangents.values()), None)[count:]
-    pairs = zip(inputs, held, strict=True)
-    lifted = inputs if transform is None else [wrap_at(x, level) if x is inner else x for x, inner in pairs]
+    places = tuple(sorted({*wrt, *tangents}))
     with recorded_at_one_level():
-        recorded: Tensors = Node.apply(program, kept, outputs, pushed, *lifted)
+        recorded: Tensors = Node.apply(
+            Recorded(program, kept, places, inputs, outputs, pushed), *(inputs[i] for i in places)
+        )
     return recorded
 
 
@@ -173,37 +174,50 @@ def _batched(program: Program, inputs: Sequence[torch.Tensor], served: Served | 
     return tuple(add_batch(x, transform.level) for x in outputs)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Recorded:
+    """A call that has been computed: ``tangents`` are those of its inexact outputs.
+
+    Of the ``inputs`` those at ``places`` have derivatives at the level of the call.
+    """
+
+    program: Program
+    served: Served | None
+    places: tuple[int, ...]
+    inputs: Sequence[torch.Tensor]
+    outputs: Tensors
+    tangents: Tensors
+
+
 class Node(OneLevelFunction):  # type: ignore[misc]  # PyTorch gives it no types
-    """A call of a program in the graph of autograd of one level."""
+    """A call of a program in the graph of autograd of one level; it is given what has derivatives there."""
 
     @staticmethod
-    def forward(
-        ctx: Any, program: Program, served: Served | None, outputs: Tensors, tangents: Tensors, *inputs: torch.Tensor
-    ) -> Tensors:
-        """The ``outputs``, which are computed already."""
-        ctx.program, ctx.served, ctx.tangents = program, served, tangents
+    def forward(ctx: Any, call: Recorded, *_: torch.Tensor) -> Tensors:
+        """The outputs, which are computed already."""
+        ctx.program, ctx.served, ctx.places, ctx.tangents = call.program, call.served, call.places, call.tangents
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs)
-        pairs = list(zip(outputs, program.inexact, strict=True))
+        ctx.save_for_backward(*call.inputs)
+        pairs = list(zip(call.outputs, call.program.inexact, strict=True))
         ctx.mark_non_differentiable(*(x for x, inexact in pairs if not inexact))
         ctx.like = [(x.shape, x.dtype, x.device) for x, inexact in pairs if inexact]
-        return outputs
+        return call.outputs
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
         """The gradients of the inputs that need one."""
-        wrt: Wrt = tuple(i for i, needed in enumerate(ctx.needs_input_grad[4:]) if needed)
-        found: list[torch.Tensor | None] = [None] * ctx.program.arity
+        needed = ctx.needs_input_grad[1:]
         given = [x for x, inexact in zip(cotangents, ctx.program.inexact, strict=True) if inexact]
-        if any(x is not None for x in given):
-            whole = [_zeros(*like) if x is None else x for x, like in zip(given, ctx.like, strict=True)]
-            served: Served | None = ctx.served
-            if served is not None:
-                served = replace(served, residuals=[unwrap_dead(x) for x in served.residuals])
-            inputs = [unwrap_dead(x) for x in (*ctx.saved_tensors, *whole)]
-            for i, gradient in zip(wrt, _call(ctx.program.vjp(wrt), inputs, served), strict=True):
-                found[i] = gradient
-        return None, None, None, None, *found
+        if all(x is None for x in given):
+            return None, *(None for _ in needed)
+        whole = [_zeros(*like) if x is None else x for x, like in zip(given, ctx.like, strict=True)]
+        served: Served | None = ctx.served
+        if served is not None:
+            served = replace(served, residuals=[unwrap_dead(x) for x in served.residuals])
+        inputs = [unwrap_dead(x) for x in (*ctx.saved_tensors, *whole)]
+        wrt: Wrt = tuple(place for place, asked in zip(ctx.places, needed, strict=True) if asked)
+        gradients = iter(_call(ctx.program.vjp(wrt), inputs, served))
+        return None, *(next(gradients) if asked else None for asked in needed)
 
     @staticmethod
     def jvp(ctx: Any, *_: torch.Tensor | None) -> tuple[Any, ...]:

@@ -62,13 +62,22 @@ def infer_parts(functional: Functional, recording: Recording) -> list[Parts]:
     return [_parts(root, recording) for root in functional.roots]
 
 
-def in_parts(functional: Functional, parts: Sequence[Parts]) -> Functional:
-    """``functional`` with a record for each of ``parts`` among its inputs, and for each of those that is written."""
+def in_parts(functional: Functional, parts: Sequence[Parts], recording: Recording) -> Functional:
+    """``functional`` with a record for each of ``parts`` among its inputs, and for each of those that is written.
+
+    A part that nothing reads is no input, unless the graph takes its memory for that of the others.
+    """
+    read = {operand.variable for call in recording for operand in call.operands}
     by_root = {p.root: p for p in parts}
     names = {given.root: given.name for given in functional.inputs if isinstance(given, RootInput)}
     others = [given for given in functional.inputs if not isinstance(given, RootInput)]
     taken = [p for p in parts if p.joined or p.root in names]
-    inputs: list[ForwardInput] = [RootInput(names.get(p.root, ""), part) for p in taken for part in p.parts]
+    inputs: list[ForwardInput] = [
+        RootInput(names.get(p.root, ""), part)
+        for p in taken
+        for part in p.parts
+        if p.joined or part is p.parts[0] or part.members[0].variable in read
+    ]
     outputs: dict[ForwardOutput, None] = {}
     made = {part: WrittenOutput(part, part.region, None) for p in parts if p.joined for part in p.parts}
     for output in functional.outputs:

@@ -382,8 +382,8 @@ def _differentiated(of: Program, wrt: Wrt, inputs: Tensors) -> tuple[Tensors, Te
 
     Rule: by autograd itself, as in a loop over examples.  ``torch.func`` knows no hooks on what is saved, and no leaves
     that the function makes; it is used only inside of another of its transforms.
-    Grad mode is on, so that the operators have derivatives.  Without it PyTorch takes short cuts: the gradient of ``det``
-    through the factors of its matrix, to which no tangent comes; that of ``silu`` by one operator, which has none.
+    Grad mode is on, so that the operators have derivatives.  Without it PyTorch takes short cuts: the gradient of
+    ``det`` through the factors of its matrix, to which no tangent comes; that of ``silu`` by one operator without any.
     """
     own, cotangents = inputs[: of.arity], inputs[of.arity :]
 
