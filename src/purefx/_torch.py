@@ -297,8 +297,16 @@ def outside_transforms() -> Iterator[None]:
 def unwrap(tensor: torch.Tensor) -> tuple[torch.Tensor, int | None, int]:
     """What a wrapper of a transform holds, the dimension of it that is the batch (None if none), and the level."""
     functorch = torch._C._functorch
-    dim = functorch.maybe_get_bdim(tensor) if functorch.is_batchedtensor(tensor) else None
-    return functorch.get_unwrapped(tensor), dim, functorch.maybe_get_level(tensor)
+    dim = functorch.maybe_get_bdim(tensor)
+    return functorch.get_unwrapped(tensor), None if dim < 0 else dim, functorch.maybe_get_level(tensor)
+
+
+def bottom(tensor: torch.Tensor) -> torch.Tensor:
+    """The plain tensor in all wrappers of ``tensor``."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
 
 
 class Transform:
@@ -441,6 +449,12 @@ def with_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 _BATCHED = torch._C._dispatch_key_parse("Batched")
+
+
+def is_batching_by_autograd() -> bool:
+    """Whether the vmap of ``autograd.grad(is_grads_batched=True)`` runs."""
+    torch._C._vmapmode_increment_nesting()
+    return torch._C._vmapmode_decrement_nesting() > 0
 
 
 def is_batched_by_autograd(tensor: torch.Tensor) -> bool:

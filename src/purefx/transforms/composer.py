@@ -39,7 +39,7 @@ from purefx.runtime.write_back import chained
 from purefx.transforms.base import Base
 from purefx.transforms.gradients import Steering, infer_teller, told_within, with_own_history
 from purefx.transforms.graphs import Engine
-from purefx.transforms.levels import Examples, batch_levels
+from purefx.transforms.levels import Differentiated, Examples, batch_levels
 from purefx.transforms.parts import last_write
 from purefx.transforms.views import Views, check_own, infer_foreign, laid_out
 
@@ -51,7 +51,7 @@ CACHE_SIZE = 16
 class Specialisation:
     """A captured example: ``wrapper`` runs its program ``base`` for arguments of ``structure``.
 
-    ``differentiated`` says of each leaf that is an example whether it requires grad.
+    ``differentiated`` is what `Examples.of_all` says of the leaves.
     """
 
     structure: Any
@@ -69,10 +69,6 @@ class Specialisation:
         )
 
 
-Differentiated = tuple[bool | None, ...]
-"""What `Examples.is_differentiated` says of the leaves of a call; None of what is no tensor."""
-
-
 class Composer:
     """The specialisations of one function for calls under transforms; without ``effects`` they write nothing."""
 
@@ -87,20 +83,19 @@ class Composer:
         leaves, structure = leaves_of(args, kwargs)
         examples = Examples()
         with outside_transforms(), without_modes():
-            seen = [examples.of(x) if isinstance(x, torch.Tensor) else x for x in leaves]
-            told = tuple(examples.is_differentiated(x) if isinstance(x, torch.Tensor) else None for x in leaves)
-            chosen = self._known(structure, told, seen)
+            seen, differentiated = examples.of_all(leaves)
+            chosen = self._known(structure, differentiated, seen)
             if chosen is None:
                 with ONE_AT_A_TIME, self._in_place(examples, leaves):
-                    chosen = self._known(structure, told, seen)
+                    chosen = self._known(structure, differentiated, seen)
                     if chosen is None:
                         examples.begin()
-                        chosen = self._specialised(structure, told, seen, args, kwargs)
+                        chosen = self._specialised(structure, differentiated, seen, args, kwargs)
         chosen.base.check(leaves, examples.original)
         return chosen.wrapper.run(leaves)
 
-    def _known(self, structure: Any, told: Differentiated, leaves: Sequence[Any]) -> Specialisation | None:
-        return next((s for s in self.specialisations if s.fits(structure, told, leaves)), None)
+    def _known(self, structure: Any, differentiated: Differentiated, leaves: Sequence[Any]) -> Specialisation | None:
+        return next((s for s in self.specialisations if s.fits(structure, differentiated, leaves)), None)
 
     def _specialised(
         self, structure: Any, differentiated: Differentiated, leaves: list[Any], args: Any, kwargs: Any

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 import torch
 from torch.overrides import TorchFunctionMode
 
-from purefx._torch import in_forward_mode, storage_key
+from purefx._torch import bottom, in_forward_mode, storage_key
 from purefx.capture.recording import geometry_of
-from purefx.transforms.levels import bottom
 
 R = TypeVar("R")
 

@@ -8,10 +8,12 @@ An example has the geometry, the dtype and the sharing of memory that a Python l
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
 from purefx._torch import (
+    bottom,
     is_batched_by_autograd,
     is_functorch_wrapped,
     is_plain,
@@ -38,13 +40,6 @@ def wrappings(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, int | None, 
 def batch_levels(tensor: torch.Tensor) -> frozenset[int]:
     """The levels of vmap that ``tensor`` has a batch dimension at."""
     return frozenset(level for _, dim, level in wrappings(tensor) if dim is not None)
-
-
-def bottom(tensor: torch.Tensor) -> torch.Tensor:
-    """The plain tensor in all wrappers of ``tensor``."""
-    while is_functorch_wrapped(tensor):
-        tensor, _, _ = unwrap(tensor)
-    return tensor
 
 
 NO_GRADIENT = -1
@@ -96,8 +91,12 @@ def lineage(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def is_differentiated(tensor: torch.Tensor) -> bool:
     """Whether a transform that differentiates, or autograd, has its hands on ``tensor``."""
-    last = bottom(tensor)
-    return last.requires_grad or not is_plain(last) or any(dim is None for _, dim, _ in wrappings(tensor))
+    while is_functorch_wrapped(tensor):
+        held, dim, _ = unwrap(tensor)
+        if dim is None:
+            return True
+        tensor = held
+    return tensor.requires_grad or not is_plain(tensor)
 
 
 def is_batch(tensor: torch.Tensor) -> bool:
@@ -109,6 +108,9 @@ def repeats_elements(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` shows an element in several places: a graph that takes it reads each element once."""
     inner = bottom(tensor)
     return not inner.is_contiguous() and has_internal_overlap(geometry_of(inner))
+
+
+Differentiated = tuple[bool | None, ...]
 
 
 class Examples:
@@ -127,16 +129,17 @@ class Examples:
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The example of ``tensor``: itself, if it is plain."""
-        known = self._known.get(id(tensor))
-        if known is None:
-            known = self._known[id(tensor)] = (tensor, self._made(tensor))
-            self._known.setdefault(id(known[1]), (known[1], known[1]))
-            self._give_history(*known)
-        return known[1]
+        with torch.no_grad():
+            return self._of(tensor)
 
-    def is_differentiated(self, tensor: torch.Tensor) -> bool | None:
-        """Whether the example of ``tensor`` requires grad, as no leaf; None if it is ``tensor`` itself."""
-        return None if self.of(tensor) is tensor else self._has_gradient(tensor)
+    def of_all(self, leaves: Sequence[Any]) -> tuple[list[Any], Differentiated]:
+        """``leaves`` with examples in the place of tensors, and whether these require grad, as no leaves.
+
+        That is None of what is the example of itself, or no tensor.
+        """
+        with torch.no_grad():
+            seen = [self._of(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+        return seen, tuple(None if x is y else self._has_gradient(x) for x, y in zip(leaves, seen, strict=True))
 
     def begin(self) -> None:
         """Let the examples require grad."""
@@ -148,12 +151,19 @@ class Examples:
         """The tensor that has ``example``."""
         return next((tensor for tensor, made in self._known.values() if made is example), example)
 
+    def _of(self, tensor: torch.Tensor) -> torch.Tensor:
+        known = self._known.get(id(tensor))
+        if known is None:
+            known = self._known[id(tensor)] = (tensor, self._made(tensor))
+            self._known.setdefault(id(known[1]), (known[1], known[1]))
+            self._give_history(*known)
+        return known[1]
+
     def _made(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._fakes is None and is_plain(tensor):
             return tensor
-        with torch.no_grad():
-            example = _example(tensor).detach()
-            return example if self._fakes is None else self._fakes.make(example, "an example")
+        example = _example(tensor).detach()
+        return example if self._fakes is None else self._fakes.make(example, "an example")
 
     def _has_gradient(self, tensor: torch.Tensor) -> bool:
         level = gradient_level(tensor)

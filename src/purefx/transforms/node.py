@@ -26,6 +26,7 @@ from purefx._torch import (
     in_forward_mode,
     innermost_transform,
     is_batched_by_autograd,
+    is_batching_by_autograd,
     recorded_at_one_level,
     tangent_of,
     unwrap_at,
@@ -55,7 +56,7 @@ def call(program: Program, inputs: Sequence[torch.Tensor]) -> Tensors:
 
 
 def _call(program: Program, inputs: Sequence[torch.Tensor], served: Served | None) -> Tensors:
-    if any(map(is_batched_by_autograd, inputs)):
+    if is_batching_by_autograd() and any(map(is_batched_by_autograd, inputs)):
         return batched_by_function(lambda *given: _apply(program, given, served), inputs)
     return _apply(program, inputs, served)
 
@@ -65,6 +66,8 @@ def _apply(program: Program, inputs: Sequence[torch.Tensor], served: Served | No
     transform = innermost_transform()
     if served is not None and (0 if transform is None else transform.level) < served.level:
         return _below(program, inputs, served)
+    if transform is None and not in_forward_mode() and not any(x.requires_grad for x in inputs):
+        return _asked(program, inputs, served, transform)
     if transform is not None and transform.is_functionalize:
         return below_functionalize(lambda *given: _apply(program, given, served), inputs)
     if transform is not None and transform.is_vmap:
