@@ -5,21 +5,21 @@ Each condition is a line of generated source over the call's leaves; ``matches``
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import torch
 
-from purefx._torch import ShapeEnv, count_writes_together, is_piece
+from purefx._torch import ShapeEnv, count_writes_together, is_piece, storage_key
 from purefx.capture.arguments import GradientOf, Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input
 from purefx.capture.edges import has_lost_history, is_bare_view, is_view_without_grad
 from purefx.layout import Geometry
 from purefx.operators import READS_STORAGE, aten
 from purefx.runtime.spelling import Speller
-from purefx.runtime.support import same_value, sharing, sharing_groups
+from purefx.runtime.support import same_value, sharing
 
 READS_OFFSETS = READS_STORAGE | {
     aten.as_strided_.default,
@@ -46,17 +46,34 @@ class ModuleGuard:
 
     def holds(self) -> bool:
         """Whether all modules are as they were."""
-        return all(_module_state(owner) == state for owner, state in zip(self.owners, self.state, strict=True))
+        return all(map(_is_in_state, self.owners, self.state))
 
 
 def _module_state(module: torch.nn.Module) -> tuple[Any, ...]:
     return (
         module.training,
-        tuple(map(id, module._modules.values())),
-        tuple((name, tensor is None) for name, tensor in module._parameters.items()),
-        tuple((name, tensor is None) for name, tensor in module._buffers.items()),
+        tuple(module._modules.values()),
+        _slots(module._parameters),
+        _slots(module._buffers),
         tuple(module._forward_hooks),
         tuple(module._forward_pre_hooks),
+    )
+
+
+def _slots(table: Mapping[str, torch.Tensor | None]) -> tuple[tuple[str, bool], ...]:
+    return tuple([(name, tensor is None) for name, tensor in table.items()])
+
+
+def _is_in_state(module: torch.nn.Module, state: tuple[Any, ...]) -> bool:
+    """Whether ``module`` is as it was; what is empty, as most tables are, is not looked at."""
+    training, modules, parameters, buffers, hooks, pre_hooks = state
+    return (
+        module.training is training
+        and tuple(module._modules.values()) == modules
+        and _slots(module._parameters) == parameters
+        and (_slots(module._buffers) == buffers if module._buffers else not buffers)
+        and (tuple(module._forward_hooks) == hooks if module._forward_hooks else not hooks)
+        and (tuple(module._forward_pre_hooks) == pre_hooks if module._forward_pre_hooks else not pre_hooks)
     )
 
 
@@ -186,14 +203,16 @@ def _sharing_conditions(
     if len(capture.inputs) < 2:
         return
     pattern = sharing([known.tensor for known in capture.inputs])
-    tensors = ", ".join(names[known] for known in capture.inputs)
-    if len({group for group, _ in pattern}) == len(pattern):
-        yield f"{speller.name('distinct_storages', distinct_storages)}({tensors})"
-    elif capture.dynamic:
-        groups = tuple(group for group, _ in pattern)
-        yield f"{speller.name('sharing_groups', sharing_groups)}(({tensors})) == {groups!r}"
-    else:
-        yield f"{speller.name('sharing', sharing)}(({tensors})) == {pattern!r}"
+    first = [names[known] for i, known in enumerate(capture.inputs) if pattern[i][0] == i]
+    if len(first) > 1:
+        yield f"{speller.name('distinct_storages', distinct_storages)}({', '.join(first)})"
+    for i, (group, distance) in enumerate(pattern):
+        a, b = capture.inputs[i], capture.inputs[group]
+        if a is not b:
+            yield f"{speller.name('share_storage', share_storage)}({names[a]}, {names[b]})"
+        if a is not b and not capture.dynamic:
+            starts = [f"{names[x]}.storage_offset() * {x.tensor.itemsize}" for x in (a, b)]
+            yield f"{' - '.join(starts)} == {distance}"
     for a, b in combinations(capture.inputs, 2):
         if (a.writes or b.writes) and a.before.storage is b.before.storage:
             together = speller.name("count_writes_together", count_writes_together)
@@ -203,6 +222,11 @@ def _sharing_conditions(
             yield f"({names[a]}._base is {names[b]}._base) is {a.tensor._base is b.tensor._base}"
         if a.before == b.before:  # one tensor passed twice would be one input
             yield f"{names[a]} is not {names[b]}"
+
+
+def share_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors share storage."""
+    return storage_key(a) == storage_key(b)
 
 
 def distinct_storages(*tensors: torch.Tensor) -> bool:

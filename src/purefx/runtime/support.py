@@ -22,11 +22,6 @@ def sharing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
     return tuple(pattern)
 
 
-def sharing_groups(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """For each tensor the first that it shares storage with."""
-    return tuple(group for group, _ in sharing(tensors))
-
-
 def set_versions(*versions: tuple[torch.Tensor, int]) -> None:
     """Leave the version counters where eager leaves them: it counts each write, the wrapper writes once."""
     for tensor, version in versions:
