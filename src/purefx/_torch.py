@@ -491,9 +491,11 @@ def below_functionalize(
 ) -> tuple[torch.Tensor, ...]:
     """``function`` of what ``torch.func.functionalize`` has wrapped, without that transform; its results wrapped."""
     level, add_back_views = current_level(), True
-    given = [
-        torch._C._functorch._unwrap_functional_tensor(x, add_back_views) if _is_of(x, level) else x for x in inputs
-    ]
+    given = list(inputs)
+    for i, x in enumerate(inputs):
+        if _is_of(x, level):
+            torch._functionalize_sync(x)  # what is written reaches its wrapper only when somebody looks
+            given[i] = torch._C._functorch._unwrap_functional_tensor(x, add_back_views)
     with torch._functorch.pyfunctorch.temporarily_pop_interpreter_stack():
         outputs = function(*given)
     return tuple(torch._C._functorch._wrap_functional_tensor(x, level) for x in outputs)

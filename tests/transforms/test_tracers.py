@@ -85,8 +85,9 @@ def test_a7_symbols_under_a_transform_are_refused() -> None:
 
 @pytest.mark.parametrize("wrap", [purefx.functionalize, purefx.compile])
 @pytest.mark.parametrize("traced", [False, True])
-@pytest.mark.parametrize("transform", ["itself", "vmap"])
-@pytest.mark.parametrize("function", [program, write])
+@pytest.mark.parametrize(
+    ("function", "transform"), [*((program, name) for name in TRANSFORMS), (write, "itself"), (write, "vmap")]
+)
 def test_a7_functionalize_of_torch_goes_around(function: Any, transform: str, traced: bool, wrap: Wrap) -> None:  # noqa: FBT001
     around = func.functionalize(TRANSFORMS[transform](wrap(function)))
     around = make_fx(around)(X.clone()) if traced else around
