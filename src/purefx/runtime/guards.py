@@ -211,8 +211,7 @@ def _sharing_conditions(
         if a is not b:
             yield f"{speller.name('share_storage', share_storage)}({names[a]}, {names[b]})"
         if a is not b and not capture.dynamic:
-            starts = [f"{names[x]}.storage_offset() * {x.tensor.itemsize}" for x in (a, b)]
-            yield f"{' - '.join(starts)} == {distance}"
+            yield _distance_condition(names[a], names[b], (a.tensor.itemsize, b.tensor.itemsize), distance)
     for a, b in combinations(capture.inputs, 2):
         if (a.writes or b.writes) and a.before.storage is b.before.storage:
             together = speller.name("count_writes_together", count_writes_together)
@@ -222,6 +221,14 @@ def _sharing_conditions(
             yield f"({names[a]}._base is {names[b]}._base) is {a.tensor._base is b.tensor._base}"
         if a.before == b.before:  # one tensor passed twice would be one input
             yield f"{names[a]} is not {names[b]}"
+
+
+def _distance_condition(a: str, b: str, itemsizes: tuple[int, int], distance: int) -> str:
+    """That ``a`` begins so many bytes behind ``b``; said in elements, if these are of one size."""
+    size, other = itemsizes
+    if size == other:
+        return f"{a}.storage_offset() - {b}.storage_offset() == {distance // size}"
+    return f"{a}.storage_offset() * {size} - {b}.storage_offset() * {other} == {distance}"
 
 
 def share_storage(a: torch.Tensor, b: torch.Tensor) -> bool:

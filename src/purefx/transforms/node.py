@@ -67,7 +67,7 @@ def _apply(program: Program, inputs: Sequence[torch.Tensor], served: Served | No
     if served is not None and (0 if transform is None else transform.level) < served.level:
         return _below(program, inputs, served)
     if transform is None and not in_forward_mode() and not any(x.requires_grad for x in inputs):
-        return _asked(program, inputs, served, transform)
+        return _run(program, inputs, served)
     if transform is not None and transform.is_functionalize:
         return below_functionalize(lambda *given: _apply(program, given, served), inputs)
     if transform is not None and transform.is_vmap:
@@ -96,39 +96,66 @@ def _differentiable(
     program: Program, inputs: Sequence[torch.Tensor], served: Served | None, transform: Transform | None
 ) -> Tensors:
     """The outputs at a level of grad or jvp, or outside of all, where autograd and forward-mode AD may look on."""
-    level = 0 if transform is None else transform.level
-    held = inputs if transform is None else [unwrap_at(x, level) for x in inputs]
-    own = [i for i, x in enumerate(inputs) if transform is None or x is not held[i]]
-    wrt: Wrt = tuple(i for i in own if inputs[i].requires_grad) if torch.is_grad_enabled() else ()
-    tangents = {i: x for i in own if (x := tangent_of(inputs[i])) is not None} if in_forward_mode() else {}
-    count, kept = len(program.inexact), None
-    if not any(program.inexact):
-        wrt, tangents = (), {}
-    together = not wrt and bool(tangents) and _reach(tangents.values()) <= _reach(inputs)
+    level = _Level(program, inputs, transform)
+    together = not level.wrt and bool(level.tangents) and _reach(level.tangents.values()) <= _reach(inputs)
+    kept = None
     with _outside() if transform is None else transform.left():
         if together:
-            values = tuple(x if transform is None else unwrap_at(x, level) for x in tangents.values())
-            found = _asked(program.jvp(tuple(tangents)), (*held, *values), None, transform)
-        elif wrt and served is None and (halves := _halves(program, wrt, held)) is not None:
-            found = _asked(halves.forward, held, None, transform)
-            kept = Served(halves.backward, found[count:], level)
-            found = found[:count]
+            found = level.ask(program.jvp(tuple(level.tangents)), level.with_tangents())
+        elif level.wrt and served is None and (halves := _halves(program, level.wrt, level.held)) is not None:
+            found = level.ask(halves.forward, level.held)
+            kept = Served(halves.backward, found[len(program.inexact) :], level.number)
         else:
-            found = _asked(program, held, served, transform)
-    if transform is not None:
-        found = tuple(wrap_at(x, level) for x in found)
-    if not wrt and not tangents:
-        return found
-    outputs, pushed = found[:count], found[count:]
-    if tangents and not together:
+            found = level.ask(program, level.held, served)
+    if not level.wrt and not level.tangents:
+        return level.wrapped(found)
+    count = len(program.inexact)
+    outputs, tangents = level.wrapped(found[:count]), level.wrapped(found[count:]) if together else ()
+    if level.tangents and not together:
         with without_tangents():
-            pushed = _call(program.jvp(tuple(tangents)), (*inputs, *tangents.values()), None)[count:]
-    places = tuple(sorted({*wrt, *tangents}))
+            tangents = _call(program.jvp(tuple(level.tangents)), (*inputs, *level.tangents.values()), None)[count:]
+    places = tuple(sorted({*level.wrt, *level.tangents}))
+    call = Recorded(program, kept, places, inputs, outputs, tangents)
     with recorded_at_one_level():
-        recorded: Tensors = Node.apply(
-            Recorded(program, kept, places, inputs, outputs, pushed), *(inputs[i] for i in places)
-        )
+        recorded: Tensors = Node.apply(call, *(inputs[i] for i in places))
     return recorded
+
+
+class _Level:
+    """What a level of grad or jvp has to do with a call; number 0 is outside of all transforms.
+
+    ``held`` are the inputs as the levels below see them.  Gradients may be asked for with respect to ``wrt``, and
+    ``tangents`` has those that there are; both are empty where the outputs have none.
+    """
+
+    def __init__(self, program: Program, inputs: Sequence[torch.Tensor], transform: Transform | None) -> None:
+        self.transform = transform
+        self.number = 0 if transform is None else transform.level
+        self.held = inputs if transform is None else [unwrap_at(x, self.number) for x in inputs]
+        own = [i for i, x in enumerate(inputs) if transform is None or x is not self.held[i]]
+        own = own if any(program.inexact) else []
+        self.wrt: Wrt = tuple(i for i in own if inputs[i].requires_grad) if torch.is_grad_enabled() else ()
+        known = {i: tangent_of(inputs[i]) for i in own} if in_forward_mode() else {}
+        self.tangents = {i: x for i, x in known.items() if x is not None}
+
+    def with_tangents(self) -> Sequence[torch.Tensor]:
+        """The inputs, then the tangents, as the levels below see them."""
+        tangents = self.tangents.values()
+        return (*self.held, *(x if self.transform is None else unwrap_at(x, self.number) for x in tangents))
+
+    def ask(self, program: Program, inputs: Sequence[torch.Tensor], served: Served | None = None) -> Tensors:
+        """The outputs of ``program`` as the levels below see them; that of the transform has been left."""
+        if self.transform is not None:
+            return _apply(program, inputs, served)
+        return _run(program, inputs, served)
+
+    def wrapped(self, outputs: Tensors) -> Tensors:
+        """``outputs`` as this level sees them."""
+        return outputs if self.transform is None else tuple(wrap_at(x, self.number) for x in outputs)
+
+
+def _run(program: Program, inputs: Sequence[torch.Tensor], served: Served | None) -> Tensors:
+    return program.run(inputs) if served is None else served.backward.run((*served.residuals, *inputs))
 
 
 def _halves(program: Program, wrt: Wrt, inputs: Sequence[torch.Tensor]) -> Halves | None:
@@ -146,15 +173,6 @@ def _reach(tensors: Iterable[torch.Tensor]) -> frozenset[int]:
 def _outside() -> Iterator[None]:
     with torch.no_grad(), without_tangents():
         yield
-
-
-def _asked(
-    program: Program, inputs: Sequence[torch.Tensor], served: Served | None, transform: Transform | None
-) -> Tensors:
-    """The outputs as seen from below ``transform``."""
-    if transform is not None:
-        return _apply(program, inputs, served)
-    return program.run(inputs) if served is None else served.backward.run((*served.residuals, *inputs))
 
 
 def _batched(program: Program, inputs: Sequence[torch.Tensor], served: Served | None, transform: Transform) -> Tensors:
