@@ -284,3 +284,18 @@ def test_a_write_without_gradients_to_a_leaf_is_none_that_autograd_sees() -> Non
         return x.detach(), gradient
 
     torch.testing.assert_close(gradients(purefx.compile(program)), gradients(program))
+
+
+@pytest.mark.parametrize("out_dim", [0, 1, -1])
+@pytest.mark.parametrize("write", [Tensor.zero_, lambda x: x.fill_(2), lambda x: x.copy_(torch.arange(3.0))])
+def test_what_is_computed_of_an_overwritten_batch_has_that_batch(write: Any, out_dim: int) -> None:
+    """PyTorch's vmap takes the size of a result without a batch from beside its sizes, if ``out_dims`` is not 0."""
+
+    def overwritten(x: Tensor) -> Tensor:
+        write(x)
+        return x * 3
+
+    xs, expected = torch.ones(2, 3), torch.ones(2, 3)
+    found = torch.func.vmap(purefx.compile(overwritten), out_dims=out_dim)(xs)
+    torch.testing.assert_close(found, torch.func.vmap(overwritten, out_dims=out_dim)(expected))
+    assert torch.equal(xs, expected)

@@ -53,6 +53,7 @@ class Base(Fixed):
         self._parts = infer_parts(functional, capture.recording)
         self.functional = in_parts(functional, self._parts, capture.recording)
         self._roots = [_root(given) for given in self.functional.inputs]
+        self._overwritten = {p.root for p in self._parts if not p.joined} - {_root(x) for x in functional.inputs}
         regions = [_region(output) for output in self.functional.outputs]
         inexact = [region.dtype.is_floating_point or region.dtype.is_complex for region in regions]
         arity = len(self._roots)
@@ -102,18 +103,25 @@ class Base(Fixed):
         return any(p.root.written or (len(p.root.members) > 1 and len(p.parts) == 1) for p in self._parts)
 
     @cached_property
-    def _is_writing(self) -> bool:
-        return any(root.written for root in self._roots)
+    def _rewritten(self) -> set[Root]:
+        """What is read, and written after that."""
+        return {root for root in self._roots if root.written} - self._overwritten
 
     def reached(self) -> Iterator[torch.Tensor]:
         """The tensors that the function would find by itself now."""
         return (tensor for read in self._readers if isinstance(tensor := read(), torch.Tensor))
 
     def kept(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """``inputs`` as a backward may read them: copies of those that are written after the call."""
-        if not self._is_writing or all(level == NO_GRADIENT for level in gradient_levels(inputs)):
+        """``inputs`` as a backward may read them: copies of those that are written after the call.
+
+        Of those that nothing reads only the batch is kept, in a tensor without elements.
+        """
+        if self._overwritten:
+            pairs = zip(self._roots, inputs, strict=True)
+            inputs = [x.detach().new_empty(0) if root in self._overwritten else x for root, x in pairs]
+        if not self._rewritten or all(level == NO_GRADIENT for level in gradient_levels(inputs)):
             return inputs
-        return [_Kept.apply(x) if root.written else x for root, x in zip(self._roots, inputs, strict=True)]  # type: ignore[no-untyped-call]  # PyTorch gives it no types
+        return [_Kept.apply(x) if root in self._rewritten else x for root, x in zip(self._roots, inputs, strict=True)]  # type: ignore[no-untyped-call]  # PyTorch gives it no types
 
     def call(self, *inputs: torch.Tensor) -> Tensors:
         """The outputs for the roots ``inputs``, whatever transforms have wrapped those."""
@@ -171,7 +179,7 @@ class Base(Fixed):
                 memory.update((part, _view(whole, region, part.region)) for part in parts.parts)
                 continue
             for part in parts.parts:
-                x = given.get(part)
+                x = None if part in self._overwritten else given.get(part)
                 memory[part] = _empty(part.region) if x is None else _copy(x) if part.written else x
         return memory
 

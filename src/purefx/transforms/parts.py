@@ -65,13 +65,14 @@ def infer_parts(functional: Functional, recording: Recording) -> list[Parts]:
 def in_parts(functional: Functional, parts: Sequence[Parts], recording: Recording) -> Functional:
     """``functional`` with a record for each of ``parts`` among its inputs, and for each of those that is written.
 
-    A part that nothing reads is no input, unless the graph takes its memory for that of the others.
+    A part that nothing reads is no input, unless the graph takes its memory for that of the others.  Memory that is
+    written is one, even if its old value is not read: what is computed of the new one has a batch where it has one.
     """
     read = {operand.variable for call in recording for operand in call.operands}
     by_root = {p.root: p for p in parts}
     names = {given.root: given.name for given in functional.inputs if isinstance(given, RootInput)}
     others = [given for given in functional.inputs if not isinstance(given, RootInput)]
-    taken = [p for p in parts if p.joined or p.root in names]
+    taken = [p for p in parts if p.joined or p.root in names or p.root.written]
     inputs: list[ForwardInput] = [
         RootInput(names.get(p.root, ""), part)
         for p in taken
