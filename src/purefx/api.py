@@ -13,7 +13,8 @@ from purefx._torch import is_batching, is_transforming, pytree, untraced, withou
 from purefx.autodiff.derived import Gradient
 from purefx.autodiff.partition import Partition, check_partition
 from purefx.capture.captured import name_of
-from purefx.capture.session import ONE_AT_A_TIME, is_capturing
+from purefx.capture.session import is_capturing
+from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.compilers import Backend, Compilers
 from purefx.errors import PurefxError
 from purefx.pipeline import (

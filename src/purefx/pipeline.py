@@ -22,7 +22,8 @@ from purefx.autodiff.levels import Level
 from purefx.autodiff.partition import Partition
 from purefx.capture.captured import Capture, name_of, without_effects
 from purefx.capture.fakes import has_symbols
-from purefx.capture.session import ONE_AT_A_TIME, capture
+from purefx.capture.session import capture
+from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.compilers import Backend, Compilers
 from purefx.errors import BackendFailed, GradientsRefused, UnsupportedOperator
 from purefx.functional.examples import example_of, example_of_value

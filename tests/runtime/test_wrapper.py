@@ -88,7 +88,8 @@ NET = '''\
 def run(leaves):
     """Runs Net with the graph that was made for such arguments."""
     (arg0,) = leaves
-    self_steps = state_of_self.get('steps')
+    for _ in undisturbed():
+        self_steps = state_of_self.get('steps')
     self_steps_version = self_steps._version
     (new_self_steps, out,) = graph(arg0, self_steps)
     with no_grad():

@@ -263,7 +263,7 @@ def test_first_calls_of_several_threads_wait_for_each_other() -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        for _ in range(4):
+        for _ in range(10):
             compiled = purefx.compile(lambda x: module(x).square().sum())
             with ThreadPoolExecutor(4) as pool:
                 found = list(pool.map(lambda _, f=compiled: torch.func.grad(f)(X), range(4)))

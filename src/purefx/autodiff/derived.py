@@ -22,8 +22,8 @@ from purefx.capture.arguments import Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult, name_of
 from purefx.capture.edges import edge_behind, edge_of, take_off_hooks
 from purefx.capture.recording import Variable
-from purefx.capture.session import ONE_AT_A_TIME
 from purefx.capture.tensors import variable_of
+from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.errors import GradientsRefused
 from purefx.functional.signature import WrittenOutput
 

@@ -51,9 +51,6 @@ from purefx.capture.stand_ins import Tables, check_arguments, fake_owners, fake_
 from purefx.capture.translation import refusals
 from purefx.errors import EscapedState, GradientsRefused, UnknownOutputType
 
-ONE_AT_A_TIME = threading.RLock()
-"""A capture puts fakes into modules and variables that other threads may capture too."""
-
 _running = threading.local()
 """How many captures run in this thread: ``depth``."""
 

@@ -21,6 +21,7 @@ from typing import Any
 from purefx.analysis.replay import Replay
 from purefx.autodiff.joint import Joint
 from purefx.capture.captured import Capture, name_of
+from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.functional.signature import Functional
 from purefx.runtime.body import emit_graph_call
 from purefx.runtime.differentiable import Derivatives
@@ -130,7 +131,7 @@ def _run(scope: Scope, body: list[str]) -> list[str]:
     """The function that runs the program: prologue, then ``body``."""
     prologue = [
         *_unpack(scope),
-        *spell_sources(scope.capture, scope.speller, scope.inputs),
+        *_read_sources(scope),
         *_read_symbols(scope),
         *emit_remembering(scope),
     ]
@@ -140,6 +141,16 @@ def _run(scope: Scope, body: list[str]) -> list[str]:
         f'    """Runs {name} with the graph that was made for such arguments."""',
         *indented([*prologue, *body]),
     ]
+
+
+def _read_sources(scope: Scope) -> list[str]:
+    """The statements that fetch what is not among the leaves, when no capture of another thread has it in hand."""
+    lines = list(spell_sources(scope.capture, scope.speller, scope.inputs))
+    return (
+        [f"for _ in {scope.speller.name('undisturbed', ONE_AT_A_TIME.undisturbed)}():", *indented(lines)]
+        if lines
+        else []
+    )
 
 
 def _unpack(scope: Scope) -> list[str]:

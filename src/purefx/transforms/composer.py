@@ -23,8 +23,9 @@ from purefx.capture.arguments import Leaf, Source
 from purefx.capture.captured import name_of, without_effects
 from purefx.capture.fakes import has_symbols
 from purefx.capture.owners import find_owners
-from purefx.capture.session import ONE_AT_A_TIME, capture
+from purefx.capture.session import capture
 from purefx.capture.stand_ins import fake_owners, fake_variables
+from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.errors import SourceLine, TransformRefused
 from purefx.functional.known import find_number
 from purefx.functional.regions import chain_between

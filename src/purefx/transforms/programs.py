@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from purefx._torch import FakeTensorMode, is_transforming, outside_transforms, with_memory, without_modes
-from purefx.capture.session import ONE_AT_A_TIME
+from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.transforms.draws import Draws, with_draws
 from purefx.transforms.forward import SeparateWrites
 from purefx.transforms.gradients import Teller
