@@ -85,6 +85,12 @@ def memory_key(memory: torch.UntypedStorage) -> int:
     return key
 
 
+def has_symbolic_sizes(tensor: torch.Tensor) -> bool:
+    """Whether a size, stride or the offset of ``tensor`` is a symbol: to look for one in Python costs more."""
+    symbolic: bool = tensor._has_symbolic_sizes_strides
+    return symbolic
+
+
 def set_version(tensor: torch.Tensor, version: int) -> None:
     """Set the version counter of ``tensor``, to undo what a capture counted on a tensor of the caller."""
     torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
