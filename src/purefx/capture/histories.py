@@ -12,13 +12,12 @@ the base; for a fake tensor, that of the operator which made the view, and an in
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.overrides import enable_reentrant_dispatch
 
-from purefx._torch import FakeTensor, count_writes_together, is_piece, without_modes
+from purefx._torch import FakeTensor, count_writes_together, counting_with, is_piece, without_modes
 from purefx.capture.edges import base_of, has_history_apart
 from purefx.capture.effects import written_lists, written_tensors
 from purefx.capture.given import Given, tensors_of
@@ -128,8 +127,10 @@ class Histories:
     def _follow_write(self, call: Call, given: Given) -> None:
         written = written_tensors(call.overload, *given.passed)
         seen, counted = _is_seen(given), bool(written_lists(call.overload, *given.passed))
-        for view in self._views():
-            if not _is_counted(view, written):
+        views = self._views()
+        counting = {id(view) for x in written for view in counting_with(x, views)}
+        for view in views:
+            if id(view) not in counting:
                 continue
             stray = type(view) is Stray
             if type(view) is FakeTensor and _may_be_left(view):
@@ -160,10 +161,11 @@ class Histories:
         if tensor._is_view():
             turn(tensor, seen=torch.is_grad_enabled())
 
-    def _views(self) -> Iterator[torch.Tensor]:
+    def _views(self) -> list[torch.Tensor]:
         """The views that somebody holds."""
-        views = (seen() for seen in self._seen)
-        return (view for view in views if view is not None and view._is_view())
+        held = [(seen, view) for seen in self._seen for view in [seen()] if view is not None]
+        self._seen = [seen for seen, _ in held]
+        return [view for _, view in held if view._is_view()]
 
     def _views_of(self, base: torch.Tensor) -> list[torch.Tensor]:
         found = [view for view in self._views() if view._base is base]
@@ -187,10 +189,6 @@ def _strays(call: Call) -> bool:
 def _may_be_left(view: torch.Tensor) -> bool:
     """Whether the history of ``view`` is made anew after a write, and its base may be detached before that."""
     return view.requires_grad and not has_history_apart(view) and not is_piece(view)
-
-
-def _is_counted(view: torch.Tensor, written: list[torch.Tensor]) -> bool:
-    return any(count_writes_together(view, tensor) for tensor in written)
 
 
 def _is_seen(given: Given) -> bool:
