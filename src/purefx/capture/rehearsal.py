@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from purefx._torch import OpOverload, pytree, without_modes
+from purefx._torch import OpOverload, pytree, without_dispatch, without_modes
 from purefx.capture.effects import written_arguments
 from purefx.capture.given import Given
 from purefx.capture.recording import SYMBOLS, Constant, Operand, Operands, Region, Storage, Tree, map_tree, operands_of
@@ -79,9 +79,10 @@ _ACCEPTED: set[tuple[OpOverload, tuple[object, ...]]] = set()
 
 def rehearse_view(x: torch.Tensor, sizes: Sequence[Any]) -> None:
     """View a tensor that lies as ``x`` does, and let the error through that eager raises."""
-    shown = (*x.shape, *x.stride(), *sizes)
-    if not x.is_contiguous() and all(type(n) is int for n in shown):
-        with without_modes():
+    if x.is_contiguous():
+        return
+    if all(type(n) is int for n in (*x.shape, *x.stride(), *sizes)):
+        with without_dispatch():
             torch.empty_strided(x.shape, x.stride(), device="meta").view(sizes)
 
 

@@ -83,7 +83,7 @@ class Geometry:
 
     def shifted(self, by: Int) -> Geometry:
         """The same tensor, ``by`` elements later in the storage."""
-        return Geometry(self.sizes, self.strides, self.offset + by)
+        return self if type(by) is int and by == 0 else Geometry(self.sizes, self.strides, self.offset + by)
 
     def scaled(self, ratio: int) -> Geometry:
         """The same bytes in elements ``ratio`` times smaller, which a new last dimension counts."""
