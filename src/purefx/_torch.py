@@ -9,7 +9,7 @@ import logging
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -85,25 +85,37 @@ def memory_key(memory: torch.UntypedStorage) -> int:
     return key
 
 
+def has_symbolic_sizes(tensor: torch.Tensor) -> bool:
+    """Whether a size, stride or the offset of ``tensor`` is a symbol: to look for one in Python costs more."""
+    symbolic: bool = tensor._has_symbolic_sizes_strides
+    return symbolic
+
+
 def set_version(tensor: torch.Tensor, version: int) -> None:
     """Set the version counter of ``tensor``, to undo what a capture counted on a tensor of the caller."""
     torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
 
 
 def count_writes_together(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether a write to ``a`` moves the version of ``b``: true of ``x.detach()``, not of ``x.data``.
+    """Whether a write to ``a`` moves the version of ``b``: true of ``x.detach()``, not of ``x.data``."""
+    return bool(counting_with(a, [b]))
+
+
+def counting_with(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Those of ``others`` whose version a write to ``tensor`` moves.
 
     PyTorch has no way to ask; so the counter is moved on and put back.
     """
-    if a.is_inference() or b.is_inference():
-        return False
-    version = a._version
-    if version != b._version:
-        return False
-    torch.autograd.graph.increment_version(a)
-    together = b._version != version
-    set_version(a, version)
-    return together
+    if tensor.is_inference():
+        return []
+    version = tensor._version
+    equal = [x for x in others if not x.is_inference() and x._version == version]
+    if not equal:
+        return []
+    torch.autograd.graph.increment_version(tensor)
+    found = [x for x in equal if x._version != version]
+    set_version(tensor, version)
+    return found
 
 
 def copy_view_rules(fake: torch.Tensor, tensor: torch.Tensor) -> None:

@@ -130,7 +130,10 @@ BUILT_IN = frozenset({"aten", "prims", "prim", "inductor", "quantized", "mkldnn"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a schema says: the names of the written arguments, the kind of write, and the number of results."""
+    """What a schema says: the names of the written arguments, the kind of write, and the number of results.
+
+    No schema says that an operator frees or grows the storage of its operand (``resizes_storage``).
+    """
 
     written: tuple[str, ...]
     writes_geometry: bool
@@ -138,12 +141,7 @@ class Facts:
     out: bool
     custom: bool
     results: int
-
-
-@cache
-def resizes_storage(op: Any) -> bool:
-    """Whether ``op`` frees or grows the storage of its operand; its schema does not say that it writes."""
-    return str(op) == "inductor.resize_storage_bytes_.default"
+    resizes_storage: bool
 
 
 def is_written(argument: Any) -> bool:
@@ -164,6 +162,7 @@ def facts(op: OpOverload) -> Facts:
         out=bool(arguments) and any(a.is_out for a in arguments),
         custom=op.namespace not in BUILT_IN,
         results=len(schema.returns),
+        resizes_storage=str(op) == "inductor.resize_storage_bytes_.default",
     )
 
 

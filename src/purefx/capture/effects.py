@@ -39,6 +39,9 @@ class Change:
     replaced: dict[Operand, Operand] = field(default_factory=dict)
 
 
+UNCHANGED = Change()
+
+
 @dataclass(frozen=True, slots=True)
 class Shown:
     """What an ``out=`` tensor shows before the call."""

@@ -25,7 +25,7 @@ from purefx._torch import (
     outer_fake_mode,
     set_version,
     storage_key,
-    without_modes,
+    without_dispatch,
 )
 from purefx.capture.edges import give_history, has_lost_history, is_bare_view, is_begun, is_leaf, is_view_without_grad
 from purefx.capture.recording import Region, geometry_of
@@ -132,10 +132,9 @@ class FakeFactory:
                 alias.as_strided_(sizes, strides, offset)
                 set_version(alias, version)
                 return _with_bits(alias, tensor).detach()
-            with without_modes():
-                meta = torch.empty(0, dtype=tensor.dtype, device="meta").set_(
-                    self._memory(tensor), offset, sizes, strides
-                )
+            with without_dispatch():
+                empty = torch.empty(0, dtype=tensor.dtype, device="meta")
+                meta = empty.set_(self._memory(tensor), offset, sizes, strides)
             fake: torch.Tensor = FakeTensor(self.mode, meta, tensor.device)
             if not fake.is_inference():
                 set_version(fake, 0)

@@ -6,6 +6,7 @@ import contextlib
 import dis
 import os
 import sys
+from functools import cache
 from types import FrameType, TracebackType
 
 import torch
@@ -19,6 +20,7 @@ _BACKWARD = os.path.join(_OURS, "autodiff", "backward.py")
 """Runs the backward of a program: of the program's lines only those of its hooks and own functions run in it."""
 
 
+@cache
 def is_user_file(file: str) -> bool:
     """Whether ``file`` belongs neither to PyTorch nor to purefx."""
     return not file.startswith((*_LIBRARIES, "<frozen", "<purefx"))

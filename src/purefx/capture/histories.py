@@ -12,15 +12,15 @@ the base; for a fake tensor, that of the operator which made the view, and an in
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.overrides import enable_reentrant_dispatch
 
-from purefx._torch import FakeTensor, count_writes_together, is_piece, pytree, without_modes
+from purefx._torch import FakeTensor, count_writes_together, counting_with, is_piece, without_modes
 from purefx.capture.edges import base_of, has_history_apart
 from purefx.capture.effects import written_lists, written_tensors
+from purefx.capture.given import Given, tensors_of
 from purefx.capture.recording import Call, Effect, Variable
 from purefx.capture.renewal import Older, Stray, renew, settle, turn
 from purefx.capture.tensors import variable_of
@@ -30,7 +30,6 @@ from purefx.operators import aten
 
 _FRESH = "_purefx_fresh"
 """The version at which autograd has last made, or looked at, the history of a view."""
-Passed = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Histories:
@@ -64,7 +63,7 @@ class Histories:
                 if has_history_apart(view) and view._version != view.__dict__.get(_FRESH):
                     _renew(view, later=0)
 
-    def follow(self, call: Call, given: Passed, result: Any) -> None:
+    def follow(self, call: Call, given: Given, result: Any) -> None:
         """What ``call`` of the tensors ``given`` does to histories; to be called before autograd counts its writes."""
         if self._seen and torch.is_grad_enabled():
             self._refresh(call, given)
@@ -77,7 +76,7 @@ class Histories:
                 if call.effect is Effect.WRITE:
                     self._follow_write(call, given)
                 else:
-                    self._turn(given[0][0])
+                    self._turn(given.tensors[0])
 
     def _note(self, views: list[torch.Tensor], version: int) -> None:
         """``views`` are there, of what is at that ``version``; they count with it only after the call."""
@@ -85,30 +84,31 @@ class Histories:
         for view in views:
             view.__dict__[_FRESH] = version
 
-    def _refresh(self, call: Call, given: Passed) -> None:
+    def _refresh(self, call: Call, given: Given) -> None:
         """Autograd has asked for the histories of the operands of ``call``, and gives new ones to what it writes."""
-        seen = call.effect is Effect.WRITE and _is_seen(given) and not written_lists(call.overload, *given)
-        written = written_tensors(call.overload, *given) if seen else []
-        for tensor in _tensors(given):
+        seen = call.effect is Effect.WRITE and _is_seen(given) and not written_lists(call.overload, *given.passed)
+        written = written_tensors(call.overload, *given.passed) if seen else []
+        for tensor in given.tensors:
             if _FRESH in tensor.__dict__:
                 tensor.__dict__[_FRESH] = tensor._version + any(tensor is x for x in written)
 
-    def _follow_view(self, call: Call, given: Passed, result: Any) -> None:
-        if not any(x.requires_grad for x in _tensors(given[0][:1])):
+    def _follow_view(self, call: Call, given: Given, result: Any) -> None:
+        if not any(x.requires_grad for x in tensors_of(given.passed[0][:1])):
             self.plain.update(o.variable for o in call.outputs)
-        of = next(iter(_tensors(given)), None)
-        self._note(_tensors(result), 0 if of is None or of.is_inference() else of._version)
-        if any(type(x) is Stray for x in given[0][:1]) or _strays(call):
-            for made in _tensors(result):
-                made.__class__ = Stray
+        of = next(iter(given.tensors), None)
+        made = tensors_of(result)
+        self._note(made, 0 if of is None or of.is_inference() else of._version)
+        if any(type(x) is Stray for x in given.passed[0][:1]) or _strays(call):
+            for view in made:
+                view.__class__ = Stray
 
-    def _follow_hooks(self, call: Call, given: Passed) -> None:
+    def _follow_hooks(self, call: Call, given: Given) -> None:
         """Note where hooks belong that a tensor of the caller has in the end.
 
         Rule: a write takes the hooks off what is written, and off its base; they stay where they were.  A change of
         geometry does not, and what is registered then joins those that are there.
         """
-        written = written_tensors(call.overload, *given)
+        written = written_tensors(call.overload, *given.passed)
         families = {id(base_of(x)) for x in written}
         cleared = {*map(id, written), *families} if call.effect is Effect.WRITE else set()
         for known in (seen() for seen in self._given):
@@ -124,11 +124,13 @@ class Histories:
                     remedy="register the hook in the end, or on a new tensor",
                 )
 
-    def _follow_write(self, call: Call, given: Passed) -> None:
-        written = written_tensors(call.overload, *given)
-        seen, counted = _is_seen(given), bool(written_lists(call.overload, *given))
-        for view in self._views():
-            if not _is_counted(view, written):
+    def _follow_write(self, call: Call, given: Given) -> None:
+        written = written_tensors(call.overload, *given.passed)
+        seen, counted = _is_seen(given), bool(written_lists(call.overload, *given.passed))
+        views = self._views()
+        counting = {id(view) for x in written for view in counting_with(x, views)}
+        for view in views:
+            if id(view) not in counting:
                 continue
             stray = type(view) is Stray
             if type(view) is FakeTensor and _may_be_left(view):
@@ -159,10 +161,11 @@ class Histories:
         if tensor._is_view():
             turn(tensor, seen=torch.is_grad_enabled())
 
-    def _views(self) -> Iterator[torch.Tensor]:
+    def _views(self) -> list[torch.Tensor]:
         """The views that somebody holds."""
-        views = (seen() for seen in self._seen)
-        return (view for view in views if view is not None and view._is_view())
+        held = [(seen, view) for seen in self._seen for view in [seen()] if view is not None]
+        self._seen = [seen for seen, _ in held]
+        return [view for _, view in held if view._is_view()]
 
     def _views_of(self, base: torch.Tensor) -> list[torch.Tensor]:
         found = [view for view in self._views() if view._base is base]
@@ -188,14 +191,6 @@ def _may_be_left(view: torch.Tensor) -> bool:
     return view.requires_grad and not has_history_apart(view) and not is_piece(view)
 
 
-def _is_counted(view: torch.Tensor, written: list[torch.Tensor]) -> bool:
-    return any(count_writes_together(view, tensor) for tensor in written)
-
-
-def _is_seen(given: Passed) -> bool:
+def _is_seen(given: Given) -> bool:
     """Whether autograd sees what an operator does to the tensors ``given``."""
-    return torch.is_grad_enabled() and any(x.requires_grad for x in _tensors(given))
-
-
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [x for x in pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
+    return torch.is_grad_enabled() and any(x.requires_grad for x in given.tensors)

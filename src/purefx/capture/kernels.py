@@ -11,19 +11,25 @@ what a kernel raises, and operators that are not PyTorch's own, that change geom
 from __future__ import annotations
 
 from collections.abc import Hashable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 
-from purefx._torch import FakeTensor, OpOverload, set_version, storage_key, without_dispatch
-from purefx.capture.recording import Operand, Region, Storage, Tree, Variable, geometry_of
+from purefx._torch import (
+    FakeTensor,
+    OpOverload,
+    running_fake_kernels,
+    set_version,
+    storage_key,
+    without_dispatch,
+)
+from purefx.capture.given import Passed
+from purefx.capture.recording import Operand, Region, Storage, Tree, Variable, geometry_of, has_geometry
 from purefx.layout import Geometry
 from purefx.operators import aten, facts
-
-Passed = tuple[tuple[Any, ...], dict[str, Any]]
-"""Arguments and keyword arguments."""
 
 _PLAIN = frozenset(
     {int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
@@ -95,7 +101,7 @@ class _Look:
 
     def is_unchanged(self) -> bool:
         """Whether the tensors still have the geometries that they had before the call."""
-        return all(geometry_of(x) == region.geometry for x, region in zip(self.tensors, self.regions, strict=True))
+        return all(has_geometry(x, region.geometry) for x, region in zip(self.tensors, self.regions, strict=True))
 
 
 SEES_STORAGE_SIZES = frozenset({aten._has_same_storage_numel.default, aten._new_zeros_with_same_feature_meta.default})
@@ -115,7 +121,8 @@ class FakeKernels:
         """What ``op`` returns for the fakes ``given``, of which ``recorded`` has the operands."""
         look = _Look(op)
         if not (_depends_on_looks(op) and look.note(given, recorded) and look.tensors):
-            return op(*given[0], **given[1])
+            with running_fake_kernels(given[0]) if op in SEES_STORAGE_SIZES else nullcontext():
+                return op(*given[0], **given[1])
         key = tuple(look.key)
         known = self._results.get(key)
         if known is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from purefx._torch import (
 )
 from purefx.capture.chance import Chance, is_same_draw
 from purefx.capture.effects import (
+    UNCHANGED,
     Change,
     Outcome,
     check_declared_alias,
@@ -41,8 +43,9 @@ from purefx.capture.effects import (
     written_tensors,
 )
 from purefx.capture.frames import current_line
+from purefx.capture.given import Given, Passed
 from purefx.capture.histories import Histories
-from purefx.capture.kernels import SEES_STORAGE_SIZES, FakeKernels
+from purefx.capture.kernels import FakeKernels
 from purefx.capture.recording import (
     Call,
     Constant,
@@ -50,6 +53,7 @@ from purefx.capture.recording import (
     Effect,
     Modes,
     Operand,
+    Operands,
     Operator,
     Recording,
     Region,
@@ -67,16 +71,13 @@ from purefx.capture.tensors import Tensors
 from purefx.capture.translation import NEEDS_DATA
 from purefx.capture.zeros import LazyZeros
 from purefx.errors import UnsupportedOperator
-from purefx.operators import aten, facts, resizes_storage
+from purefx.operators import Facts, aten, facts
 
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor, Older, Stray, Turned})
 
 _SIMPLE = frozenset({Operand, int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout})
 _DEVICE = torch.ops.prim.device.default
 KnownNumber = Callable[[Recording, Operand], int | float | bool | complex | None]
-Operands = tuple[Operand, ...]
-Passed = tuple[tuple[Any, ...], dict[str, Any]]
-"""Arguments and keyword arguments."""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its __init_subclass__ untyped
@@ -108,11 +109,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         """Run ``func`` on fakes and append a call; subclasses take themselves apart first."""
         if func is _DEVICE and type(args[0]) is FakeTensor:  # the engine of autograd asks for each gradient, often
             return args[0].fake_device
-        awaited = (
-            Turned in types or Stray in types
-        )  # set_ passes their overrides by, and none is renewed below autograd
-        with without_overrides() if awaited else nullcontext():
-            return self._dispatch(func, types, args, kwargs or {})
+        if Turned in types or Stray in types:  # set_ passes their overrides by, and none is renewed below autograd
+            with without_overrides():
+                return self._dispatch(func, types, args, kwargs or {})
+        return self._dispatch(func, types, args, kwargs or {})
 
     def _dispatch(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_traced_by_proxies():
@@ -131,7 +131,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         if func is aten._efficientzerotensor.default:  # PyTorch's lazy zeros break on fake tensors
             return self._make_zeros(*args, **kwargs) if args[0] else self._zeros.number(**kwargs)
         args = self._zeros.replaced(args, self._make_zeros)
-        kwargs = with_dtype(func, args, kwargs)
+        kwargs = kwargs if types else with_dtype(func, args, kwargs)
         check_supported(func, kwargs)
         return self._run_supported(func, args, kwargs)
 
@@ -140,15 +140,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         if func is aten.equal.default and args[0].shape == args[1].shape and args[0].dtype == args[1].dtype:
             with self:
                 return aten._local_scalar_dense.default(aten.all.default(aten.eq.Tensor(*args)))  # it may be known
-        given, recorded = self._enter(args, kwargs)
+        given = self._enter(args, kwargs)
         if func is aten._local_scalar_dense.default:
-            known = self._known(self.recording, operands_of(recorded)[0])
+            known = self._known(self.recording, given.operands[0])
             if known is not None:
                 return known
-        if self._zeros.remain(func, recorded[0]):
-            like = self._kernels.run(func, given, recorded)
+        if self._zeros.remain(func, given.recorded[0]):
+            like = self._kernels.run(func, given.passed, given.recorded)
             return self._make_zeros(list(like.shape), dtype=like.dtype, device=like.device)
-        return self._record_run(func, given, recorded)
+        return self._record_run(func, given)
 
     def _make_zeros(self, sizes: Sequence[Any] = (), **kwargs: Any) -> torch.Tensor:
         """Lazy zeros, recorded as plain ones."""
@@ -156,28 +156,36 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self._zeros.note(self.region(zeros).storage)
         return zeros
 
-    def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Passed, Passed]:
+    def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given:
         """The arguments with fakes for real tensors, and with operands in the place of fakes.
 
         Most calls have neither lists nor real tensors, and are gone through once.
         """
-        operands = [self._operand(x) if isinstance(x, FakeTensor) else x for x in args]
-        if not kwargs and _SIMPLE.issuperset(map(type, operands)):
-            return (args, kwargs), (tuple(operands), kwargs)
-        given: Passed = (map_tree(self._as_fake, args), map_tree(self._as_fake, kwargs))
-        return given, (map_tree(self._operand, given[0]), map_tree(self._operand, given[1]))
+        tensors = [x for x in args if isinstance(x, FakeTensor)]
+        entered = [self._operand(x) if isinstance(x, FakeTensor) else x for x in args]
+        if not kwargs and _SIMPLE.issuperset(map(type, entered)):
+            operands = tuple(x for x in entered if type(x) is Operand)
+            return Given((args, kwargs), (tuple(entered), kwargs), tensors, operands)
+        passed: Passed = (map_tree(self._as_fake, args), map_tree(self._as_fake, kwargs))
+        return Given.of(passed, (map_tree(self._operand, passed[0]), map_tree(self._operand, passed[1])))
 
-    def _record_run(self, func: Any, given: Passed, recorded: Passed) -> Any:
+    def _record_run(self, func: Any, given: Given) -> Any:
         """Run ``func`` on fakes and append the call."""
-        random = isinstance(func, OpOverload) and facts(func).random
-        earlier = self.chance.earlier() if random else None
-        result = self._run(func, given, recorded)
-        self._append(func, recorded, result, given)
-        if random:
+        self._viewed, viewed = (), self._viewed
+        if not isinstance(func, OpOverload):
+            result = func(*given.passed[0], **given.passed[1])
+            self._append(func, None, given, result)
+            return result
+        known = facts(func)
+        earlier = self.chance.earlier() if known.random else None
+        result = self._run(func, known, given)
+        self._append(func, known, given, result)
+        if known.random:
             self.chance.note(self._drawn(earlier))
         if func is aten.detach.default:
-            self._detached = (weakref.ref(result), (given[0][0], *self._viewed), self.recording.calls[-1])
-        self._viewed = (given[0][0],) if func is aten.view.dtype else ()  # autograd detaches what this returns
+            self._detached = (weakref.ref(result), (given.tensors[0], *viewed), self.recording.calls[-1])
+        elif func is aten.view.dtype:  # autograd detaches what this returns
+            self._viewed = (given.tensors[0],)
         return result
 
     def _drawn(self, earlier: Call | None) -> Call:
@@ -221,48 +229,54 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         """See whether the program has swapped the data of ``tensor`` (``x.data = y`` goes past the dispatcher)."""
         self._operand(tensor)
 
-    def _run(self, func: Any, given: Passed, recorded: Passed) -> Any:
+    def _run(self, func: OpOverload, known: Facts, given: Given) -> Any:
         """What ``func`` returns for fakes; raises what eager's own kernels raise."""
-        if not isinstance(func, OpOverload):
-            return func(*given[0], **given[1])
         if func is aten.view.default:
-            rehearse_view(*given[0])
-        written = operands_of(written_arguments(func, *recorded)) if facts(func).written else ()
-        if written and needs_rehearsal(func, operands_of(recorded), written):
-            rehearse(func, *recorded)
-        rehearse_dtypes(func, *recorded)
-        shown = shown_by_out(func, *given)
-        unlike = given[0] if func in SEES_STORAGE_SIZES else written_tensors(func, *given) if written else ()
+            rehearse_view(*given.passed[0])
+        written = operands_of(written_arguments(func, *given.recorded)) if known.written else ()
+        if written:
+            return self._run_writing(func, given, written)
+        rehearse_dtypes(func, given)
+        return self._run_kernel(func, given)
+
+    def _run_writing(self, func: OpOverload, given: Given, written: Operands) -> Any:
+        """What ``func`` returns, which writes the operands ``written``."""
+        if needs_rehearsal(func, given.operands, written):
+            rehearse(func, *given.recorded)
+        rehearse_dtypes(func, given)
+        shown = shown_by_out(func, *given.passed)
+        with running_fake_kernels(written_tensors(func, *given.passed)):
+            result = self._run_kernel(func, given)
+        count_list_writes(func, *given.passed)
+        if _has_grown(func, given, written):
+            rehearse_error(func, *given.recorded)
+        if any(before.is_resized for before in shown):
+            restride_resized(func, *given.passed)
+        keep_geometry(shown)
+        return result
+
+    def _run_kernel(self, func: OpOverload, given: Given) -> Any:
+        """What the fake kernel of ``func`` returns; raises what eager's raises."""
         try:
-            below = below_forward_mode() if in_forward_mode() else nullcontext()
-            with running_fake_kernels(unlike) if unlike else nullcontext(), below:
-                result = self._kernels.run(func, given, recorded)
+            with below_forward_mode() if in_forward_mode() else nullcontext():
+                return self._kernels.run(func, given.passed, given.recorded)
         except NEEDS_DATA:
             raise
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, AssertionError) as error:
-            if rehearse_error(func, *recorded):  # eager does it
+            if rehearse_error(func, *given.recorded):  # eager does it
                 raise UnsupportedOperator(
                     f"{func} cannot run on fake tensors: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
                     where=current_line(),
                     remedy="wrap the call in a torch.library.custom_op with a fake implementation",
                 ) from error
             raise
-        if not written:
-            return result
-        count_list_writes(func, *given)
-        if _has_grown(func, given, written):
-            rehearse_error(func, *recorded)
-        if any(before.is_resized for before in shown):
-            restride_resized(func, *given)
-        keep_geometry(shown)
-        return result
 
     def _lift_fresh(self, func: OpOverload, args: tuple[Any, ...]) -> Any:
         """A tensor that the program made of Python numbers."""
         result = func(*args)
         with without_modes():
             value = args[0].detach().clone()
-        self._append(func, ((Constant(value),), {}), result)
+        self._append(func, facts(func), Given((args, {}), ((Constant(value),), {}), (), ()), result)
         return result
 
     def _as_fake(self, x: Any) -> Any:
@@ -271,9 +285,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
     def _operand(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):
             operand = self._tensors.operand(x)
-            if operand.variable.last != operand.region:
+            if operand.region is not operand.variable.last:
                 self._swapped(operand.variable, operand.region)
-            if self._tensors.has_other_size(x):
+            if self._tensors.has_other_size(operand.region.storage):
                 self._resized(operand.region.storage)
             return operand
         if isinstance(x, torch.UntypedStorage):
@@ -295,7 +309,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
                 remedy="use x.set_(y) under torch.no_grad()",
             )
         change = Change(Effect.GEOMETRY, (after,))
-        self._record(DataAccess.SWAP, ((before, Operand(source, region)), {}), Outcome(None, (), change))
+        operands = (before, Operand(source, region))
+        self._record(DataAccess.SWAP, (operands, {}), operands, Outcome(None, (), change))
 
     def _resized(self, storage: Storage) -> None:
         """Record that ``storage`` has another size (``x.untyped_storage().resize_(n)`` goes past the dispatcher)."""
@@ -304,40 +319,42 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         resized = self._tensors.resized((operand,))
         change = Change(Effect.STORAGE, (operand,), resized)
         size = resized[0][2]
-        self._record(torch.ops.inductor.resize_storage_bytes_.default, ((operand, size), {}), Outcome(None, (), change))
+        resize = torch.ops.inductor.resize_storage_bytes_.default
+        self._record(resize, ((operand, size), {}), (operand,), Outcome(None, (), change))
 
-    def _append(self, func: Any, recorded: Passed, result: Any, given: Passed | None = None) -> None:
+    def _append(self, func: Any, known: Facts | None, given: Given, result: Any) -> None:
         count = len(self.recording.storages)
-        change = Change() if given is None or not isinstance(func, OpOverload) else self._change(func, recorded, given)
+        change = UNCHANGED if known is None else self._change(func, known, given)
         if change.replaced:
-            recorded = map_tree(lambda x: change.replaced.get(x, x) if isinstance(x, Operand) else x, recorded)
-        if change.written and isinstance(func, OpOverload) and facts(func).out:
+            recorded = map_tree(lambda x: change.replaced.get(x, x) if isinstance(x, Operand) else x, given.recorded)
+            given = replace(given, recorded=recorded, operands=operands_of(recorded))
+        if change.written and known is not None and known.out:
             results: Tree = list(change.written)  # the caller gets the out= tensors, whatever a fake kernel returns
         else:
             results = map_tree(self._operand, result)
         outputs = operands_of(results)
         if change.effect is Effect.NONE:
-            shared = {o.region.storage for o in operands_of(recorded)}
+            shared = {o.region.storage for o in given.operands}
             if any(o.region.storage in shared for o in outputs):
                 check_declared_alias(func)
                 change = Change(Effect.VIEW)
             elif not outputs and not matters_without_tensors(func, result):
                 return
-        call = self._record(func, recorded, Outcome(results, outputs, change, tuple(self.recording.storages[count:])))
-        if given is not None:
-            self.histories.follow(call, given, result)
+        fresh = tuple(self.recording.storages[count:])
+        call = self._record(func, given.recorded, given.operands, Outcome(results, outputs, change, fresh))
+        self.histories.follow(call, given, result)
         if func is aten.as_strided_copy.default:
             self.recording.regions[call.operands[0].region.storage].setdefault(restrided(call))
         for position, output in enumerate(outputs):
             self.recording.producers.setdefault(output.region, (call, position))
 
-    def _record(self, op: Operator, recorded: Passed, outcome: Outcome) -> Call:
+    def _record(self, op: Operator, recorded: Passed, operands: Operands, outcome: Outcome) -> Call:
         call = Call(
             op=op,
             args=recorded[0],
             kwargs=recorded[1],
             results=outcome.results,
-            operands=operands_of(recorded),
+            operands=operands,
             outputs=outcome.outputs,
             written=outcome.change.written,
             effect=outcome.change.effect,
@@ -349,16 +366,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self.recording.calls.append(call)
         return call
 
-    def _change(self, op: OpOverload, recorded: Passed, given: Passed) -> Change:
+    def _change(self, op: OpOverload, known: Facts, given: Given) -> Change:
         """How ``op`` has changed its operands."""
-        if resizes_storage(op):
-            target = operands_of(recorded[0][:1])
+        if known.resizes_storage:
+            target = operands_of(given.recorded[0][:1])
             return Change(Effect.STORAGE, target, self._tensors.resized(target))
-        known = facts(op)
-        before = operands_of(written_arguments(op, *recorded)) if known.written else ()
+        before = operands_of(written_arguments(op, *given.recorded)) if known.written else ()
         if not before:
-            return Change()
-        pairs = zip(before, written_tensors(op, *given), strict=True)
+            return UNCHANGED
+        pairs = zip(before, written_tensors(op, *given.passed), strict=True)
         written = tuple(self._tensors.show(o.variable, self._tensors.region(x)) for o, x in pairs)
         resized = self._tensors.resized(written) if known.out or known.writes_geometry else ()
         if known.writes_geometry:
@@ -376,17 +392,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             geometry, sizes = new.region.geometry, list(new.region.geometry.sizes)
             mine = tuple(r for r in resized if r[0] is new.region.storage)
             resizing = Outcome(new, (), Change(Effect.GEOMETRY, (new,), mine))
-            self._record(aten.resize_.default, ((old, sizes), {}), resizing)
+            self._record(aten.resize_.default, ((old, sizes), {}), (old,), resizing)
             if not geometry.is_contiguous:
                 args: tuple[Tree, ...] = (new, sizes, list(geometry.strides), geometry.offset)
-                self._record(aten.as_strided_.default, (args, {}), Outcome(new, (), Change(Effect.GEOMETRY, (new,))))
+                restriding = Outcome(new, (), Change(Effect.GEOMETRY, (new,)))
+                self._record(aten.as_strided_.default, (args, {}), (new,), restriding)
 
 
-def _has_grown(op: OpOverload, given: Passed, before: Operands) -> bool:
+def _has_grown(op: OpOverload, given: Given, before: Operands) -> bool:
     """Whether a fake kernel has resized what an in-place operator writes: eager's refuses to."""
     if facts(op).out or facts(op).writes_geometry:
         return False
     return any(
         x.dim() != o.region.geometry.rank or (o.region.geometry.is_static and tuple(x.shape) != o.region.geometry.sizes)
-        for x, o in zip(written_tensors(op, *given), before, strict=True)
+        for x, o in zip(written_tensors(op, *given.passed), before, strict=True)
     )

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import torch
 
-from purefx._torch import HigherOrderOperator, OpOverload
+from purefx._torch import HigherOrderOperator, OpOverload, has_symbolic_sizes
 from purefx.errors import SourceLine
 from purefx.layout import Geometry, Int
 
@@ -89,6 +89,9 @@ class Operand:
     region: Region
 
 
+Operands = tuple[Operand, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Modes:
     """The global state in which a call ran, as far as a caller can tell afterwards."""
@@ -136,9 +139,9 @@ class Call:
     args: tuple[Tree, ...]
     kwargs: dict[str, Tree]
     results: Tree
-    operands: tuple[Operand, ...]
-    outputs: tuple[Operand, ...]
-    written: tuple[Operand, ...]
+    operands: Operands
+    outputs: Operands
+    written: Operands
     effect: Effect
     modes: Modes
     where: SourceLine | None
@@ -202,6 +205,17 @@ def geometry_of(tensor: torch.Tensor) -> Geometry:
     return Geometry(tuple(tensor.shape), tuple(tensor.stride()), cast(Int, tensor.storage_offset()))
 
 
+def has_geometry(tensor: torch.Tensor, geometry: Geometry) -> bool:
+    """Whether ``geometry`` is that of ``tensor`` as it is now."""
+    if not geometry.is_static or has_symbolic_sizes(tensor):
+        return geometry_of(tensor) == geometry
+    return (
+        tensor.shape == geometry.sizes
+        and tensor.stride() == geometry.strides
+        and tensor.storage_offset() == geometry.offset
+    )
+
+
 def restrided(call: Call) -> Region:
     """The region that a call of ``as_strided`` or ``as_strided_copy`` reads."""
     region, (_, sizes, strides, *rest) = call.operands[0].region, call.args
@@ -209,22 +223,22 @@ def restrided(call: Call) -> Region:
     return region.at(Geometry(tuple(sizes), tuple(strides), offset))
 
 
-_CONTAINERS = (list, tuple, dict)
+CONTAINERS = (list, tuple, dict)
 
 
 def map_tree(function: Callable[[Any], Any], tree: Tree) -> Tree:
     """``tree`` with ``function`` applied to everything in it that is not a list, tuple, dict or slice."""
-    if not isinstance(tree, _CONTAINERS):
+    if not isinstance(tree, CONTAINERS):
         return function(tree)
     if isinstance(tree, dict):
         return {key: map_tree(function, x) for key, x in tree.items()}
-    items = [map_tree(function, x) if isinstance(x, _CONTAINERS) else function(x) for x in tree]
+    items = [map_tree(function, x) if isinstance(x, CONTAINERS) else function(x) for x in tree]
     if isinstance(tree, list):
         return items
     return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
 
 
-def operands_of(tree: Tree) -> tuple[Operand, ...]:
+def operands_of(tree: Tree) -> Operands:
     """The operands in ``tree``, left to right."""
     found: list[Operand] = []
     _collect(tree, found)
@@ -234,6 +248,6 @@ def operands_of(tree: Tree) -> tuple[Operand, ...]:
 def _collect(tree: Tree, found: list[Operand]) -> None:
     if isinstance(tree, Operand):
         found.append(tree)
-    elif isinstance(tree, _CONTAINERS):
+    elif isinstance(tree, CONTAINERS):
         for x in tree.values() if isinstance(tree, dict) else tree:
             _collect(x, found)

@@ -24,9 +24,10 @@ from typing import Any
 
 import torch
 
-from purefx._torch import OpOverload, pytree, without_modes
+from purefx._torch import OpOverload, pytree, without_dispatch, without_modes
 from purefx.capture.effects import written_arguments
-from purefx.capture.recording import SYMBOLS, Constant, Operand, Region, Storage, Tree, map_tree, operands_of
+from purefx.capture.given import Given
+from purefx.capture.recording import SYMBOLS, Constant, Operand, Operands, Region, Storage, Tree, map_tree, operands_of
 from purefx.layout import holds
 from purefx.operators import aten, facts, reads_each_element_first
 
@@ -34,7 +35,7 @@ LARGEST = 1 << 28
 """Memory blocks above this size, in bytes, are not rehearsed."""
 
 
-def needs_rehearsal(op: OpOverload, operands: tuple[Operand, ...], written: tuple[Operand, ...]) -> bool:
+def needs_rehearsal(op: OpOverload, operands: Operands, written: Operands) -> bool:
     """Whether ``op`` is a built-in, and what it writes overlaps itself or another operand, or is empty."""
     known = facts(op)
     if not written or known.writes_geometry or known.custom:
@@ -49,15 +50,16 @@ def rehearse(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) ->
         raise error  # others come from the zeros
 
 
-def rehearse_dtypes(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> None:
+def rehearse_dtypes(op: OpOverload, given: Given) -> None:
     """Let the error through that eager raises where ``op`` has no kernel for such numbers, or cannot write them."""
-    dtypes = tuple(o.region.dtype for o in operands_of((args, kwargs)))
-    if facts(op).custom or not (any(dtype.is_complex for dtype in dtypes) or _writes_integers(op, args, kwargs)):
+    known, dtypes = facts(op), [o.region.dtype for o in given.operands]
+    asked = any(dtype.is_complex for dtype in dtypes) or (known.written and _writes_integers(op, *given.recorded))
+    if known.custom or not asked:
         return
-    kinds = (*dtypes, *(type(x) for x in pytree.tree_leaves((args, kwargs)) if not isinstance(x, Operand)))
+    kinds = (*dtypes, *(type(x) for x in pytree.tree_leaves(given.recorded) if not isinstance(x, Operand)))
     if (op, kinds) in _ACCEPTED:
         return
-    error = _error_on_zeros(op, args, kwargs)
+    error = _error_on_zeros(op, *given.recorded)
     told = "complex" in str(error) or "can't be cast" in str(error)
     if isinstance(error, Exception) and (isinstance(error, NotImplementedError) or told):
         raise error  # others come from the zeros
@@ -77,9 +79,10 @@ _ACCEPTED: set[tuple[OpOverload, tuple[object, ...]]] = set()
 
 def rehearse_view(x: torch.Tensor, sizes: Sequence[Any]) -> None:
     """View a tensor that lies as ``x`` does, and let the error through that eager raises."""
-    shown = (*x.shape, *x.stride(), *sizes)
-    if not x.is_contiguous() and all(type(n) is int for n in shown):
-        with without_modes():
+    if x.is_contiguous():
+        return
+    if all(type(n) is int for n in (*x.shape, *x.stride(), *sizes)):
+        with without_dispatch():
             torch.empty_strided(x.shape, x.stride(), device="meta").view(sizes)
 
 
@@ -120,7 +123,7 @@ class _CannotRehearseError(Exception):
     """The operands have symbolic sizes, or too much memory."""
 
 
-def _is_suspicious(region: Region, operands: tuple[Operand, ...]) -> bool:
+def _is_suspicious(region: Region, operands: Operands) -> bool:
     if _repeats(region):
         return True
     if region.geometry.is_static and region.geometry.is_empty:
@@ -128,7 +131,7 @@ def _is_suspicious(region: Region, operands: tuple[Operand, ...]) -> bool:
     return any(o.region.storage is region.storage and o.region != region for o in operands)
 
 
-def _writes_over(op: OpOverload, operands: tuple[Operand, ...], written: tuple[Operand, ...]) -> bool:
+def _writes_over(op: OpOverload, operands: Operands, written: Operands) -> bool:
     """Whether ``op`` writes a region that it also reads through another operand, and is not elementwise."""
     regions = [o.region for o in operands]
     return any(regions.count(w.region) > 1 for w in written) and not reads_each_element_first(op)

@@ -18,7 +18,7 @@ import torch
 
 from purefx._torch import (
     FakeTensor,
-    count_writes_together,
+    counting_with,
     outside_transforms,
     pytree,
     quiet_fake_tensors,
@@ -264,7 +264,7 @@ class _Session:
         )
 
     def _own_version(self, fake: torch.Tensor) -> int | None:
-        if fake.is_inference() or any(count_writes_together(fake, known.fake) for known in self._inputs.values()):
+        if fake.is_inference() or counting_with(fake, [known.fake for known in self._inputs.values()]):
             return None
         return fake._version
 

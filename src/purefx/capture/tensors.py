@@ -13,7 +13,16 @@ import torch
 
 from purefx._torch import memory_key, storage_key
 from purefx.capture.frames import current_line
-from purefx.capture.recording import Operand, Recording, Region, Resize, Storage, Variable, geometry_of
+from purefx.capture.recording import (
+    Operand,
+    Recording,
+    Region,
+    Resize,
+    Storage,
+    Variable,
+    geometry_of,
+    has_geometry,
+)
 from purefx.errors import UnsupportedTensor
 from purefx.layout import Int
 
@@ -34,7 +43,8 @@ class Tensors:
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._storages: dict[int, tuple[Storage, torch.UntypedStorage]] = {}
+        self._storages: dict[int, Storage] = {}
+        self._memories: dict[Storage, torch.UntypedStorage] = {}
         self._nbytes: dict[Storage, Int] = {}
         self._seen: list[weakref.ref[torch.Tensor]] = []
 
@@ -59,11 +69,20 @@ class Tensors:
 
     def operand(self, tensor: torch.Tensor) -> Operand:
         """The variable that ``tensor`` is, with what it shows now: one object as long as that is equal."""
-        region = self.region(tensor)
-        known: Variable | None = tensor.__dict__.get(_VARIABLE)
+        known = variable_of(tensor)
         if known is None:
+            region = self.region(tensor)
             return Operand(self._new_variable(tensor, region), region)
-        return Operand(known, known.last if known.last == region else region)
+        return Operand(known, known.last if self._shows(tensor, known.last) else self.region(tensor))
+
+    def _shows(self, tensor: torch.Tensor, region: Region) -> bool:
+        return (
+            self._storages.get(storage_key(tensor)) is region.storage
+            and has_geometry(tensor, region.geometry)
+            and tensor.dtype is region.dtype
+            and tensor.is_conj() is region.conj
+            and tensor.is_neg() is region.neg
+        )
 
     def show(self, variable: Variable, region: Region) -> Operand:
         """Note that ``variable`` shows ``region`` now."""
@@ -73,34 +92,32 @@ class Tensors:
 
     def storage_of(self, memory: torch.UntypedStorage) -> Storage | None:
         """The storage that ``memory`` is, if a tensor has shown it."""
-        known = self._storages.get(memory_key(memory))
-        return None if known is None else known[0]
+        return self._storages.get(memory_key(memory))
 
     def resized(self, operands: tuple[Operand, ...]) -> tuple[Resize, ...]:
         """The storages of ``operands`` whose size has changed since it was last asked for."""
-        memories = dict(self._storages.values())
         changed: list[Resize] = []
         for storage in dict.fromkeys(o.region.storage for o in operands):
-            before, after = self._nbytes[storage], memories[storage].nbytes()
+            before, after = self._nbytes[storage], self._memories[storage].nbytes()
             if type(before) is not int or type(after) is not int or before != after:
                 if before is not after:
                     changed.append((storage, before, after))
                 self._nbytes[storage] = after
         return tuple(changed)
 
-    def has_other_size(self, tensor: torch.Tensor) -> bool:
-        """Whether the storage of ``tensor`` has certainly another size than when that was last asked for."""
-        before, after = self._nbytes[self._storage(tensor)], tensor.untyped_storage().nbytes()
+    def has_other_size(self, storage: Storage) -> bool:
+        """Whether ``storage`` has certainly another size than when that was last asked for."""
+        before, after = self._nbytes[storage], self._memories[storage].nbytes()
         return type(before) is int and type(after) is int and before != after
 
     def _storage(self, tensor: torch.Tensor) -> Storage:
         key = storage_key(tensor)
         known = self._storages.get(key)
         if known is not None:
-            return known[0]
+            return known
         memory = tensor.untyped_storage()
-        storage = Storage(len(self._storages), memory.nbytes(), tensor.device)
-        self._storages[key] = (storage, memory)
+        storage = self._storages[key] = Storage(len(self._storages), memory.nbytes(), tensor.device)
+        self._memories[storage] = memory
         self._nbytes[storage] = storage.nbytes
         self._recording.storages.append(storage)
         self._recording.regions[storage] = {}

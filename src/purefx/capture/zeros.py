@@ -51,7 +51,7 @@ class LazyZeros:
 
     def remain(self, func: Any, args: Sequence[Any]) -> bool:
         """Whether what ``func`` makes of ``args`` is lazy zeros."""
-        if func not in _STAYS_ZERO or not (self._storages or self._number):
+        if not (self._storages or self._number) or func not in _STAYS_ZERO:
             return False
         return _STAYS_ZERO[func]([self._is_lazy(x) for x in args[:2]])
 

@@ -109,8 +109,15 @@ class Builder:
         return self.value(node, region.geometry, region.dtype, (region.conj, region.neg), node)
 
     def call(self, op: Callable[..., Any], args: Any, kwargs: Any = None) -> fx.Node:
-        """A call of ``op``; symbols among the arguments become nodes."""
-        node = self.graph.call_function(op, map_tree(self.lower, args), map_tree(self.lower, kwargs or {}))
+        """A call of ``op``; symbols among the arguments become nodes.
+
+        The arguments are set last: a graph that is told them looks for symbols in them, which costs more than all else.
+        """
+        lowered = map_tree(self.lower, args), map_tree(self.lower, kwargs) if kwargs else {}
+        node = self.graph.call_function(op)
+        node.args = tuple(lowered[0])
+        if lowered[1]:
+            node.kwargs = lowered[1]
         if self.line:
             self.lines[node] = self.line
         return node

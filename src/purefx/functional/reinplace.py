@@ -39,6 +39,8 @@ def with_in_place_writes(functional: Functional, needed: Collection[ForwardOutpu
 
     Roots stay as they are whose write autograd sees, or whose new value is ``needed`` elsewhere.
     """
+    if not functional.merges and not functional.in_place:
+        return functional
     return _Reinplacer(functional, needed).run()
 
 

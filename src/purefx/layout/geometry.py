@@ -7,9 +7,11 @@ is the caller's.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from purefx.layout.symbols import Int, holds, identity, is_certain, is_one, product, same, same_all
+
+_NUMBERS = frozenset({int, bool})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,11 +20,17 @@ class Geometry:
 
     Equality is exact, not "same elements": a caller can see the stride of a size-1 dimension. It compares
     what symbols are, not what they stand for, and so adds no guard.
+    ``is_static`` says that no entry is symbolic.
     """
 
     sizes: tuple[Int, ...]
     strides: tuple[Int, ...]
     offset: Int = 0
+    is_static: bool = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        static = _NUMBERS.issuperset(map(type, (*self.sizes, *self.strides, self.offset)))
+        object.__setattr__(self, "is_static", static)
 
     @classmethod
     def contiguous(cls, sizes: tuple[Int, ...], offset: Int = 0) -> Geometry:
@@ -60,17 +68,6 @@ class Geometry:
         """The tensor has no element."""
         return any(holds(size == 0) for size in self.sizes)
 
-    @property
-    def is_static(self) -> bool:
-        """No entry is symbolic."""
-        for size in self.sizes:
-            if not isinstance(size, int):
-                return False
-        for stride in self.strides:
-            if not isinstance(stride, int):
-                return False
-        return isinstance(self.offset, int)
-
     def span(self) -> tuple[Int, Int]:
         """The least run ``low <= element < high`` that holds every element, if there is one."""
         if self.is_empty:
@@ -86,7 +83,7 @@ class Geometry:
 
     def shifted(self, by: Int) -> Geometry:
         """The same tensor, ``by`` elements later in the storage."""
-        return Geometry(self.sizes, self.strides, self.offset + by)
+        return self if type(by) is int and by == 0 else Geometry(self.sizes, self.strides, self.offset + by)
 
     def scaled(self, ratio: int) -> Geometry:
         """The same bytes in elements ``ratio`` times smaller, which a new last dimension counts."""

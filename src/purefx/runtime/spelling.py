@@ -52,6 +52,7 @@ class Speller:
 
     def __init__(self, symbols: dict[Any, str]) -> None:
         self.namespace: dict[str, Any] = {"torch": torch}
+        self._names: dict[tuple[str, int], str] = {}
         self.symbols = symbols
 
     def call(self, call: Call, spell: Callable[[Any], str]) -> str:
@@ -73,6 +74,12 @@ class Speller:
 
     def name(self, wanted: str, value: Any) -> str:
         """A name for ``value`` in the namespace of the source."""
+        known = self._names.get((wanted, id(value)))
+        if known is None:
+            known = self._names[wanted, id(value)] = self._new_name(wanted, value)
+        return known
+
+    def _new_name(self, wanted: str, value: Any) -> str:
         base = "".join(c if c.isalnum() else "_" for c in wanted).strip("_") or "value"
         name, number = base, 1
         while name in self.namespace and self.namespace[name] is not value:
