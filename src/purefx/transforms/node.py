@@ -37,8 +37,9 @@ from purefx._torch import (
 )
 from purefx.transforms.gradients import Teller
 from purefx.transforms.graphs import Tensors
+from purefx.transforms.halves import Halves, halves_of
 from purefx.transforms.levels import is_differentiated, levels_of, repeats_elements
-from purefx.transforms.programs import Halves, Program, Wrt
+from purefx.transforms.programs import Program, Wrt
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,7 +161,7 @@ def _run(program: Program, inputs: Sequence[torch.Tensor], served: Served | None
 
 def _halves(program: Program, wrt: Wrt, inputs: Sequence[torch.Tensor]) -> Halves | None:
     """The halves of ``program``; None where it has to be differentiated as a whole."""
-    halves = program.halves(wrt, inputs)
+    halves = halves_of(program, wrt, inputs)
     return None if halves is None or _may_be_cut(halves.forward, inputs) else halves
 
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import torch
@@ -25,7 +23,7 @@ from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.transforms.draws import Draws, with_draws
 from purefx.transforms.forward import SeparateWrites
 from purefx.transforms.gradients import Teller
-from purefx.transforms.graphs import Engine, Graph, Split, Tensors, capture_values, is_inexact, split, without_overlap
+from purefx.transforms.graphs import Engine, Graph, Tensors, capture_values, without_overlap
 from purefx.transforms.levels import first_of
 
 Dims = tuple[int | None, ...]
@@ -36,20 +34,8 @@ Kind = tuple[Any, ...]
 """What a graph is made for: the geometry, the dtype and the device of each input."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Halves:
-    """A program in two, for gradients that are asked for later.
-
-    ``forward`` returns the outputs, then residuals; ``backward`` takes those, the inputs and the cotangents, and
-    returns the gradients.
-    """
-
-    forward: Program
-    backward: Program
-
-
 class Program(ABC):
-    """A function from ``arity`` plain tensors to plain tensors.
+    """A function from ``arity`` plain tensors to plain tensors; ``halves`` has what `halves_of` has made of it.
 
     ``inexact`` tells of each output whether it has a gradient: whether it is of floating point or complex.  The
     geometry of the first ``given`` inputs is part of the program; the others are contiguous.
@@ -63,8 +49,8 @@ class Program(ABC):
         self.inexact = tuple(inexact)
         self._graphs: dict[Kind, Graph] = {}
         self._compiled: dict[Kind, Callable[..., Tensors]] = {}
-        self._halves: dict[Kind, Halves | None] = {}
         self._derived: dict[Any, Program] = {}
+        self.halves: dict[Any, Any] = {}
 
     role = "inference"
     """Which of the compilers its graph is for."""
@@ -81,7 +67,7 @@ class Program(ABC):
 
     def graph(self, inputs: Sequence[torch.Tensor]) -> Graph:
         """The functional graph for inputs such as ``inputs``."""
-        kind = self._kind(inputs)
+        kind = self.kind(inputs)
         if kind not in self._graphs:
             with ONE_AT_A_TIME:
                 if kind not in self._graphs:  # still: another thread may have been faster
@@ -91,17 +77,6 @@ class Program(ABC):
     def run(self, inputs: Sequence[torch.Tensor]) -> Tensors:
         """The outputs, computed by compiled code."""
         return self._run(self.laid_out(inputs))
-
-    def halves(self, wrt: Wrt, inputs: Sequence[torch.Tensor]) -> Halves | None:
-        """The program for inputs such as ``inputs``, and for their gradients with respect to ``wrt``, in two.
-
-        None where the gradients raise: so they will again, if anybody asks for them.
-        """
-        key = (wrt, self._kind(inputs))
-        if key not in self._halves:
-            with ONE_AT_A_TIME, outside_transforms(), without_modes():
-                self._halves[key] = self._split(wrt, self.laid_out(_fakes(inputs)))
-        return self._halves[key]
 
     def vjp(self, wrt: Wrt) -> Program:
         """The gradients with respect to the inputs ``wrt``."""
@@ -133,40 +108,24 @@ class Program(ABC):
         return self._derived[key]
 
     def _captured(self, inputs: Sequence[torch.Tensor]) -> Graph:
-        return with_draws(capture_values(self.function, _fakes(inputs)), self.draws)
+        return with_draws(capture_values(self.function, fakes_like(inputs)), self.draws)
 
     def laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
         """``inputs`` in the geometry that the program takes."""
         inputs = [with_memory(x) for x in inputs]
-        return (*inputs[: self.given], *map(_plain, inputs[self.given :]))
+        return (*inputs[: self.given], *map(plain, inputs[self.given :]))
 
-    def _kind(self, inputs: Sequence[torch.Tensor]) -> Kind:
+    def kind(self, inputs: Sequence[torch.Tensor]) -> Kind:
         """What decides which graph is made for ``inputs``."""
         return tuple((x.shape, x.stride(), x.dtype, x.device) for x in inputs)
 
     def _run(self, inputs: Tensors) -> Tensors:
-        kind = self._kind(inputs)
+        kind = self.kind(inputs)
         if kind not in self._compiled:
             with ONE_AT_A_TIME, outside_transforms(), without_modes():
                 graph = self.graph(inputs)
                 self._compiled[kind] = self.engine.callable(self.name, graph, self.role, teller=self.teller)
         return self._compiled[kind](*inputs)
-
-    def _split(self, wrt: Wrt, inputs: Tensors) -> Halves | None:
-        outputs = self.graph(inputs).outputs_like()
-        cotangents = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in outputs]
-        cotangents = [x for x, inexact in zip(cotangents, self.inexact, strict=True) if inexact]
-        joint = None
-        with suppress(Exception):
-            joint = self.joint(wrt).graph((*inputs, *cotangents))
-        if joint is None:
-            return None
-        pieces = split(joint, self.arity, len(outputs))
-        known = _differentiable(pieces.forward, inputs)
-        halves = Halves(Forward(self, pieces, known), Backward(self, wrt, pieces))
-        for half in (halves.forward, halves.backward):
-            half.teller = self.teller if known is not None else max(self.teller, Teller.PROGRAM)
-        return halves
 
 
 class Derivative(Program):
@@ -305,12 +264,12 @@ class Vmap(Program):
         return self._batched(inputs)(*inputs)
 
     def _captured(self, inputs: Sequence[torch.Tensor]) -> Graph:
-        return capture_values(self._batched(inputs), _fakes(inputs))
+        return capture_values(self._batched(inputs), fakes_like(inputs))
 
     def example(self, inputs: Sequence[torch.Tensor]) -> Graph:
         """The graph of an example; raises what the program raises for it."""
         with outside_transforms(), without_modes():  # those of a derivative that is being captured
-            given = zip(_fakes(inputs), self.dims, strict=True)
+            given = zip(fakes_like(inputs), self.dims, strict=True)
             return self.of.graph([x if dim is None else first_of(x, dim) for x, dim in given])
 
     def _batched(self, inputs: Sequence[torch.Tensor]) -> Callable[..., Tensors]:
@@ -340,40 +299,9 @@ class Fixed(Program):
         """The graph, which was made for the very inputs that it gets."""
         return self._graph
 
-    def _kind(self, inputs: Sequence[torch.Tensor]) -> Kind:
+    def kind(self, inputs: Sequence[torch.Tensor]) -> Kind:
+        """Nothing: there is one graph."""
         return ()
-
-
-class Forward(Fixed):
-    """The part of a `Joint` of ``of`` that computes the outputs, and residuals after them."""
-
-    role = "forward"
-
-    def __init__(self, of: Program, pieces: Split, differentiable: Sequence[bool] | None) -> None:
-        kept = (False,) * pieces.residuals if differentiable is None else differentiable[len(of.inexact) :]
-        inexact = (*of.inexact, *kept)
-        super().__init__(of.engine, of.name, of.arity, of.given, inexact, pieces.forward)
-        self.of = of
-
-    def laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
-        """``inputs`` as the whole program takes them."""
-        return self.of.laid_out(inputs)
-
-
-class Backward(Fixed):
-    """The part of a `Joint` of ``of`` that computes gradients from residuals, which are its first inputs."""
-
-    def __init__(self, of: Program, wrt: Wrt, pieces: Split) -> None:
-        gradients = of.vjp(wrt)
-        arity, given = pieces.residuals + gradients.arity, pieces.residuals + gradients.given
-        super().__init__(gradients.engine, gradients.name, arity, given, gradients.inexact, pieces.backward)
-        self.of = of
-
-    def laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
-        """The inputs among ``inputs`` as the whole program takes them."""
-        count = self.given - self.of.given
-        residuals, own, cotangents = inputs[:count], inputs[count:][: self.of.arity], inputs[count + self.of.arity :]
-        return (*residuals, *self.of.laid_out(own), *map(_plain, cotangents))
 
 
 @torch.enable_grad()
@@ -423,23 +351,12 @@ def _placed(x: torch.Tensor, place: int | None, depth: int = 0) -> torch.Tensor:
     return x.sum(depth) if place is None else x.movedim(depth, depth + place)
 
 
-def _differentiable(graph: Graph, inputs: Tensors) -> list[bool] | None:
-    """Which outputs of ``graph`` have gradients: not the mean that ``native_layer_norm`` returns, for one.
-
-    None where it has inputs that have none, such as the running mean of ``native_batch_norm``.
-    """
-    with torch.enable_grad(), suppress(RuntimeError):
-        given = [x.detach().requires_grad_() if is_inexact(x.dtype) else x for x in inputs]
-        return [x.requires_grad for x in graph.batchable()(*given)]
-    return None
-
-
-def _plain(x: torch.Tensor) -> torch.Tensor:
+def plain(x: torch.Tensor) -> torch.Tensor:
     """``x`` contiguous, with its elements in memory as they are."""
     return x.contiguous().resolve_conj().resolve_neg()
 
 
-def _fakes(inputs: Sequence[torch.Tensor]) -> Tensors:
+def fakes_like(inputs: Sequence[torch.Tensor]) -> Tensors:
     """Fakes like ``inputs``, each with memory of its own."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         return tuple(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in inputs)
