@@ -492,6 +492,46 @@ def what_is_saved_was_written_past_autograd(a: Tensor) -> Any:
     return a * a, a
 
 
+# ---- a copy that was reshaped
+
+
+@programs(lambda: (alive(3, 4).t(),))
+def a_reshaped_copy_is_written_and_viewed(a: Tensor) -> Any:
+    flat = a.reshape(-1)
+    flat.mul_(2)
+    return flat.view(3, 4), flat.unbind()[1]
+
+
+@programs(lambda: (alive(3, 4).t(),))
+def a_reshaped_copy_is_turned(a: Tensor) -> Any:
+    flat = a.reshape(-1)
+    flat.unsqueeze_(0)
+    return flat
+
+
+@programs(lambda: (ramp(3, 4),))
+def a_copy_is_held_with_what_shares_its_memory_unknown_to_autograd(a: Tensor) -> Any:
+    copied = a.clone()
+    flat = torch.ops.aten._unsafe_view.default(copied, [12])
+    flat.mul_(2)
+    return copied, flat[1:]
+
+
+# ---- writes to no element
+
+
+@programs(lambda: ((base := alive(1, 4)).view(4), base.diagonal(-1), base))
+def nothing_is_written_to_a_view_without_elements(flat: Tensor, empty: Tensor, base: Tensor) -> Any:
+    empty.mul_(empty)
+    return flat * 2, base
+
+
+@programs(lambda: (leaf(4), ramp(2, 4)))
+def a_tensor_gets_the_history_of_what_is_written_to_no_element_of_it(w: Tensor, a: Tensor) -> Any:
+    a[:, 4:].mul_(w[4:])
+    return a * 2
+
+
 def test_a_hook_between_a_write_and_a_turn_is_refused() -> None:
     def f(a: Tensor) -> None:
         a.mul_(2)

@@ -26,7 +26,7 @@ class Counters:
         self._last: dict[Variable, int] = {}
         for i, call in enumerate(capture.recording):
             self._place[call] = i
-            if call.effect is Effect.VIEW and call.op is not DataAccess.READ:
+            if call.effect is Effect.VIEW and call.op is not DataAccess.READ and not call.is_hidden:
                 self._note_view(call)
             elif call.effect is Effect.WRITE or _counts_alone(call, replayed):
                 self._last.update((self.root(o.variable), i) for o in call.written)

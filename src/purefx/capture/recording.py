@@ -159,6 +159,11 @@ class Call:
         return self.op
 
     @property
+    def is_hidden(self) -> bool:
+        """Whether the result shares memory, and autograd takes it for a new tensor: ``reshape`` makes such of copies."""
+        return self.op is torch.ops.aten._unsafe_view.default
+
+    @property
     def is_idle(self) -> bool:
         """Whether the call is a ``resize_`` to the sizes that are there, which PyTorch does not count as a write."""
         return str(self.op) == "aten.resize_.default" and self.operands[0].region == self.written[0].region

@@ -45,6 +45,7 @@ from purefx.functional.roots import (
     infer_changes,
     infer_roots,
     seen_by_autograd,
+    seen_without_elements,
 )
 from purefx.functional.signature import (
     BaseOutput,
@@ -246,7 +247,13 @@ class Rewriter:
                         pending = part is not region or self.memory.is_pending(content, region)
                         whole = None if pending else content.value.node
                         outputs.append((WrittenOutput(root, part, whole, shown), node))
-        check_seen(self._recording, self._inputs, [shown for _, shown in seen if shown is not None])
+        ways = [shown for _, shown in seen if shown is not None]
+        roots = [root for root, _ in self.roots]
+        for root, region, shown in seen_without_elements(self._recording, roots, ways, changes):
+            node = self._written(self.memory.read(region), root.region.storage)
+            outputs.append((WrittenOutput(root, region, None, shown), node))
+            ways.append(shown)
+        check_seen(self._recording, self._inputs, ways)
         hows = [*self._replay.results, *self._replay.rebound]
         for variable, region in dict.fromkeys((h.variable, h.region) for h in hows if isinstance(h, Fresh)):
             node = self._result(region)

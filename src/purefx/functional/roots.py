@@ -212,6 +212,23 @@ def _leads(way: Shown, region: Region) -> bool:
     return not repeats and _has(way.before, region) and _has(after, region)
 
 
+def seen_without_elements(
+    recording: Recording, roots: Iterable[Root], ways: Iterable[Shown], changes: Changes
+) -> Iterable[tuple[Root, Region, Shown]]:
+    """The writes to no element at all that autograd sees, of tensors that none of ``ways`` shows a write of."""
+    shown = {id(_base_of(way.fake)) for way in ways}
+    calls = [call for call in recording if call.effect is Effect.WRITE and call.modes.grad]
+    empty = dict.fromkeys(o.region for call in calls for o in call.written if o.region.geometry.is_empty)
+    for root in roots if empty else ():
+        for member in root.members:
+            if id(_base_of(member.fake)) not in shown and is_changed(member):
+                family = [m for m in root.members if _base_of(m.fake) is _base_of(member.fake)]
+                region = next((r for r in empty if r.storage is root.region.storage), None)
+                seen = [] if region is None else _seen_by_family(family, region, changes)
+                yield from ((root, part, way) for part, way in seen if way is not None)
+                shown.update(id(_base_of(way.fake)) for _, way in seen if way is not None)
+
+
 def check_seen(recording: Recording, inputs: Sequence[Input], ways: Iterable[Shown]) -> None:
     """Raise GradientsRefused where no way of ``ways`` gives an input the history that the program has given it."""
     shown = {id(_base_of(way.fake)) for way in ways}
