@@ -160,7 +160,7 @@ class Call:
 
     @property
     def is_hidden(self) -> bool:
-        """Whether the result shares memory, and autograd takes it for a new tensor: ``reshape`` makes such of copies."""
+        """Whether autograd knows nothing of the memory that the result shares: ``reshape`` makes such of a copy."""
         return self.op is torch.ops.aten._unsafe_view.default
 
     @property

@@ -235,6 +235,23 @@ class Rewriter:
         self.memory.define(call, [self.builder.fresh(node, call.outputs[0].region)])
 
     def _outputs(self) -> list[tuple[ForwardOutput, Any]]:
+        outputs = self._writes()
+        hows = [*self._replay.results, *self._replay.rebound]
+        for variable, region in dict.fromkeys((h.variable, h.region) for h in hows if isinstance(h, Fresh)):
+            node = self._result(region)
+            outputs.append((ResultOutput(variable, region, self._is_view(node)), node))
+        for base in self._replay.bases:
+            node = self._result(base.region)
+            outputs.append((BaseOutput(base.variable, base.region, self._is_view(node)), node))
+        for how in hows:
+            if isinstance(how, Plain) and isinstance(how.value, SYMBOLS):
+                outputs.append((NumberOutput(how.value), self.builder.lower(how.value)))
+        for symbol in self._symbols_outside(outputs):
+            outputs.append((NumberOutput(symbol), self.builder.symbols[symbol]))
+        return outputs
+
+    def _writes(self) -> list[tuple[ForwardOutput, Any]]:
+        """What is written to the caller's memory."""
         outputs: list[tuple[ForwardOutput, Any]] = []
         seen: set[tuple[Region, Shown | None]] = set()
         changes = infer_changes(self._recording)
@@ -254,18 +271,6 @@ class Rewriter:
             outputs.append((WrittenOutput(root, region, None, shown), node))
             ways.append(shown)
         check_seen(self._recording, self._inputs, ways)
-        hows = [*self._replay.results, *self._replay.rebound]
-        for variable, region in dict.fromkeys((h.variable, h.region) for h in hows if isinstance(h, Fresh)):
-            node = self._result(region)
-            outputs.append((ResultOutput(variable, region, self._is_view(node)), node))
-        for base in self._replay.bases:
-            node = self._result(base.region)
-            outputs.append((BaseOutput(base.variable, base.region, self._is_view(node)), node))
-        for how in hows:
-            if isinstance(how, Plain) and isinstance(how.value, SYMBOLS):
-                outputs.append((NumberOutput(how.value), self.builder.lower(how.value)))
-        for symbol in self._symbols_outside(outputs):
-            outputs.append((NumberOutput(symbol), self.builder.symbols[symbol]))
         return outputs
 
     def _symbols_outside(self, outputs: list[tuple[ForwardOutput, Any]]) -> list[Any]:
