@@ -532,6 +532,77 @@ def a_tensor_gets_the_history_of_what_is_written_to_no_element_of_it(w: Tensor, 
     return a * 2
 
 
+# ---- views of what has become a leaf, taken after it was written
+
+
+@programs(lambda: (torch.arange(4.0),))
+def a_view_of_what_was_written_and_is_a_leaf_then(a: Tensor) -> Any:
+    a[1:] += 6
+    view = a[1:]
+    a.requires_grad_()
+    return view
+
+
+@programs(lambda: (torch.arange(4.0),))
+def a_view_of_a_view_is_taken_when_there_is_a_leaf(a: Tensor) -> Any:
+    row = a[3]
+    a.requires_grad_()
+    return row.unsqueeze(0), row.detach()
+
+
+@programs(lambda: ((a := ramp(4, 4)), a[:]))
+def a_change_of_geometry_that_changes_nothing_is_counted(a: Tensor, b: Tensor) -> Any:
+    a[:3] = 3
+    a.squeeze_()
+    view = b.unfold(1, 2, 2)
+    view.requires_grad_()
+    return view
+
+
+@programs(lambda: (alive(2, 3),))
+def an_alias_is_given_the_memory_that_it_has(a: Tensor) -> Any:
+    alias = a.detach()
+    alias.set_(a)
+    return alias[1:]
+
+
+# ---- views on the way to an alias with a history of its own
+
+
+@programs(lambda: (leaf(2, 3),))
+def a_view_of_what_the_graph_returns_lies_between_it_and_a_leaf(x: Tensor) -> Any:
+    flat = (x * 2).view(6)
+    with torch.no_grad():
+        column = flat.unsqueeze(1)
+    column.requires_grad_()
+    return flat, column
+
+
+@programs(lambda: (leaf(2, 3),))
+def a_view_lies_between_what_the_graph_returns_and_a_view_of_ones_own(x: Tensor) -> Any:
+    flat = (x * 2).view(6)
+    return flat, Shown.apply(flat)
+
+
+@programs(lambda: (alive(2, 3), leaf(3)))
+def a_view_of_what_was_written_lies_between_it_and_a_leaf(a: Tensor, w: Tensor) -> Any:
+    older = a[1]
+    a.mul_(w)
+    row = a[0]
+    with torch.no_grad():
+        alias, other = row.unsqueeze(0), older.unsqueeze(0)
+    alias.requires_grad_()
+    other.requires_grad_()
+    return row, alias, older, other
+
+
+@programs(lambda: (alive(2, 3), leaf(3)))
+def a_view_of_what_was_written_lies_between_it_and_a_view_of_ones_own(a: Tensor, w: Tensor) -> Any:
+    a.mul_(w)
+    row = a[0]
+    return row, Shown.apply(row)
+
+
 def test_a_hook_between_a_write_and_a_turn_is_refused() -> None:
     def f(a: Tensor) -> None:
         a.mul_(2)

@@ -21,7 +21,7 @@ from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Input
 from purefx.capture.chance import random_state
 from purefx.capture.edges import is_bare_view, is_begun
-from purefx.capture.recording import DataAccess, Effect, Variable
+from purefx.capture.recording import Call, DataAccess, Effect, Variable
 from purefx.errors import GradientsRefused
 from purefx.functional.roots import Root
 from purefx.functional.signature import (
@@ -34,10 +34,9 @@ from purefx.functional.signature import (
 )
 from purefx.operators import aten, facts
 from purefx.runtime.differentiable import Saved, record, same_edge
-from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.support import set_versions
-from purefx.runtime.versions import emit_plain_views
+from purefx.runtime.versions import emit_at_versions, emit_plain_views
 from purefx.runtime.write_back import emit_seen
 
 
@@ -102,7 +101,10 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
         begun = begins(known)
         if known.edge is not None and (begun or (is_detached(known) and known.variable in shown)):
             scope.earlier[known] = scope.unique(f"{name}_before", "before")
-            before += [f"{scope.earlier[known]} = {name}.view_as({name})", f"{name}.detach_()"]
+            before += [
+                f"{scope.earlier[known]} = {scope.speller.name('same_edge', same_edge)}({name})",
+                f"{name}.detach_()",
+            ]
         elif (is_detached(known) and not _kept_views(scope, known)) or _loses_history(scope, known):
             after.append(f"{name}.detach_()")
         if begun and not _is_turned(scope, known.variable):
@@ -197,13 +199,32 @@ def _aliases(scope: Scope) -> list[str]:
     leaves = leaf_aliases(scope.capture, scope.replay)
     wanted.update(leaves)
     wanted |= _views_before_leaves(scope, leaves)
+    made = set(wanted)
     for call in reversed(scope.replay.statements):
         if wanted & {o.variable for o in call.outputs}:
             wanted |= {o.variable for o in call.operands}
     calls = [call for call in scope.replay.statements if wanted & {o.variable for o in call.outputs}]
-    lines = emit_calls(scope, [call for call in calls if call not in scope.early])
+    calls = [call for call in calls if call not in scope.early]
+    lines = emit_at_versions(scope, calls)
     scope.early.update(calls)
+    _make_again(scope, calls, made)
     return [*lines, *(f"{scope.variables[leaf]}.requires_grad_()" for leaf in leaves)]
+
+
+def _make_again(scope: Scope, calls: list[Call], aliases: set[Variable]) -> None:
+    """Let those of the views ``calls`` that lie on the way to ``aliases``, and that others need, be made once more.
+
+    Rule: they have the histories of views of what gets its history only later.
+    """
+    turned = {o.variable for call in calls if call.effect is not Effect.VIEW for o in call.outputs}
+    others = {o.variable for call in scope.replay.statements if call not in calls for o in call.operands}
+    others.update(result.variable for result, _ in results_of(scope.capture, scope.replay))
+    for call in calls:
+        made = {o.variable for o in call.outputs}
+        if made & others and not made & (aliases | turned):
+            scope.early.discard(call)
+            for variable in made:
+                del scope.variables[variable]
 
 
 def _views_before_leaves(scope: Scope, leaves: list[Variable]) -> set[Variable]:
