@@ -603,6 +603,37 @@ def a_view_of_what_was_written_lies_between_it_and_a_view_of_ones_own(a: Tensor,
     return row, Shown.apply(row)
 
 
+# ---- results whose geometry is changed
+
+
+@programs(lambda: (leaf(10, 1),))
+def a_result_shows_a_part_of_what_was_computed(x: Tensor) -> Any:
+    y = torch.stack([x, x])
+    y.as_strided_((2, 3), (1, 2), 0)
+    return y
+
+
+@programs(lambda: (leaf(4, 2),))
+def a_result_is_turned_past_autograd_which_knows_its_sizes_only(x: Tensor) -> Any:
+    y = torch.cat([x, x], -1)
+    y.t_()
+    with torch.no_grad():
+        y.t_()
+    y.unsqueeze_(0)
+    return y.squeeze(), y
+
+
+def test_a_write_to_a_result_that_was_turned_past_autograd_is_refused() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        with torch.no_grad():
+            y.t_()
+        return y.mul_(2)
+
+    with pytest.raises(GradientsRefused, match="geometry of a result under torch.no_grad"):
+        purefx.trace(f, leaf(2, 2))
+
+
 def test_a_hook_between_a_write_and_a_turn_is_refused() -> None:
     def f(a: Tensor) -> None:
         a.mul_(2)

@@ -29,6 +29,7 @@ from purefx.capture.recording import Call, Effect, Recording, Region, Variable
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.functional.regions import chain_between
+from purefx.functional.roots import Turns, infer_turns
 from purefx.functional.signature import BaseOutput, ForwardOutput, ResultOutput, WrittenOutput
 from purefx.layout import Geometry
 from purefx.operators import apply_chain
@@ -56,15 +57,16 @@ class Backward:
 def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutput]) -> tuple[Slot, ...]:
     """The ``outputs`` whose values autograd sees."""
     fakes = fakes_of(capture, replay)
+    turns = infer_turns(capture.recording)
     slots: list[Slot] = []
     for output in outputs:
         match output:
             case ResultOutput(variable) | BaseOutput(variable):
                 fake = fakes.get(variable)
                 if fake is not None and edge_of(fake) is not None and not fake.is_leaf:
-                    slots.append(Slot(output, fake))
+                    slots.append(Slot(output, fake, _turned_since(variable, turns)))
             case WrittenOutput(shown=shown) if shown is not None:
-                slots.append(Slot(output, shown.fake))
+                slots.append(Slot(output, shown.fake, shown.behind))
             case _:
                 continue
     known = {*(i.variable for i in capture.inputs), *(b.variable for b in replay.bases)}
@@ -75,8 +77,25 @@ def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutpu
     origins = {v: _origin(own, v, replay) for v in own}
     slots += [Slot(Alias(v, v.last), x) for v, x in own.items() if origins[v] == (v, 0)]
     hidden = {origin: (x, behind) for v, x in own.items() for origin, behind in [origins[v]] if origin not in own}
-    slots += [Slot(Alias(v, v.last, behind), x) for v, (x, behind) in hidden.items()]
+    slots += [Slot(Alias(v, v.last), x, behind) for v, (x, behind) in hidden.items()]
     return tuple(slots)
+
+
+def _turned_since(variable: Variable, turns: Mapping[Variable, Turns]) -> int | None:
+    """How many nodes behind ``variable`` gradients enter: those of the changes of its geometry, which the call runs again.
+
+    None where they enter at the tensor as it is, by way of views.
+    """
+    changes = turns.get(variable)
+    if changes is None:
+        return None
+    if changes.unseen and not changes.late:
+        raise GradientsRefused(
+            "the program changes the geometry of a result under torch.no_grad(), and then writes to it",
+            where=None,
+            remedy="change it with gradients on, or write to a copy",
+        )
+    return changes.nodes if changes.late else None
 
 
 def _origin(own: Mapping[Variable, torch.Tensor], variable: Variable, replay: Replay) -> tuple[Variable, int]:

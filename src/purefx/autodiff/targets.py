@@ -18,7 +18,6 @@ from purefx.analysis.replay import Replay, Replayed
 from purefx.capture.captured import Capture, Input
 from purefx.capture.edges import edge_behind, edge_of, is_begun
 from purefx.capture.recording import Region, Variable
-from purefx.functional.roots import Shown
 from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 
 
@@ -26,29 +25,23 @@ from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 class Alias:
     """What shares memory with another tensor, and has a history that is not that of a view.
 
-    It is a result; or a result shows it by so many views, and it lies ``behind`` their nodes.
+    It is a result, or a result shows it.
     """
 
     variable: Variable
     region: Region
-    behind: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """An output of the program that requires grad; ``fake`` is what it became in the run, or a view of that."""
+    """An output of the program that requires grad; ``fake`` is what it became in the run, or a view of that.
+
+    Gradients enter so many nodes ``behind`` the fake; None where that is at the fake as it is.
+    """
 
     output: ResultOutput | BaseOutput | WrittenOutput | Alias
     fake: torch.Tensor
-
-    @property
-    def behind(self) -> int | None:
-        """How many nodes behind ``fake`` gradients of the output enter; None where that is at ``fake`` as it is."""
-        match self.output:
-            case Alias(behind=behind) | WrittenOutput(shown=Shown(behind=behind)):
-                return behind
-            case _:
-                return None
+    behind: int | None = None
 
     @property
     def edge(self) -> GradientEdge:
