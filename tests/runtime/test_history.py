@@ -630,8 +630,41 @@ def test_a_write_to_a_result_that_was_turned_past_autograd_is_refused() -> None:
             y.t_()
         return y.mul_(2)
 
-    with pytest.raises(GradientsRefused, match="geometry of a result under torch.no_grad"):
+    with pytest.raises(GradientsRefused, match="changes the geometry of a result under"):
         purefx.trace(f, leaf(2, 2))
+
+
+# ---- memory that the backward reads, and that the program has written
+
+
+@programs(lambda: ((b := alive(2, 3)).data, b))
+def what_is_saved_counts_apart_from_what_is_written(alias: Tensor, b: Tensor) -> Any:
+    b.mul_(alias)
+    return b
+
+
+@programs(lambda: ((b := torch.arange(4.0)), b.data, leaf(4)))
+def what_is_saved_is_written_by_way_of_what_counts_apart(b: Tensor, alias: Tensor, x: Tensor) -> Any:
+    alias.add_(1)
+    return x * b
+
+
+@programs(lambda: (torch.arange(4.0), leaf(4)))
+def what_is_saved_is_an_alias_that_counts_by_itself(a: Tensor, x: Tensor) -> Any:
+    return a.data * x
+
+
+def test_a_backward_reads_what_the_caller_writes_past_autograd_where_the_program_wrote() -> None:
+    def f(a: Tensor, x: Tensor) -> Tensor:
+        a[1:].add_(1)
+        return x * a
+
+    for program in (f, purefx.compile(f)):
+        a, x = torch.ones(3), leaf(3)
+        y = program(a, x)
+        a.data.mul_(5)
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        assert gradient.tolist() == [5.0, 10.0, 10.0]
 
 
 def test_a_hook_between_a_write_and_a_turn_is_refused() -> None:

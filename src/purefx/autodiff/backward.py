@@ -17,7 +17,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node
 
-from purefx._torch import without_modes
+from purefx._torch import count_writes_together, without_modes
 from purefx.analysis.gradients import has_own_history, keeps_write, results_of
 from purefx.analysis.replay import Replay
 from purefx.autodiff.targets import Alias, Slot, Target
@@ -25,7 +25,7 @@ from purefx.capture.captured import Capture, Input
 from purefx.capture.edges import edge_of, is_beginning, is_begun, is_leaf, leaf_behind
 from purefx.capture.fakes import fake_like
 from purefx.capture.recorder import Recorder
-from purefx.capture.recording import Call, Effect, Recording, Region, Variable
+from purefx.capture.recording import Call, Effect, Operand, Recording, Region, Variable
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.functional.regions import chain_between
@@ -44,7 +44,7 @@ class Backward:
     """One run of the backward: ``tangents`` are the slots that were given one, and what it looked like.
 
     ``gradients`` has the region of each target's gradient, None where none flows to it.  ``inputs`` are tensors of the
-    caller that the backward alone uses.
+    caller that the backward alone uses.  ``read`` are those whose writes are counted with what autograd has saved.
     """
 
     recording: Recording
@@ -52,6 +52,7 @@ class Backward:
     tangents: tuple[tuple[int, Region], ...]
     gradients: tuple[Region | None, ...]
     inputs: tuple[Input, ...]
+    read: frozenset[Input]
 
 
 def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutput]) -> tuple[Slot, ...]:
@@ -82,7 +83,7 @@ def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutpu
 
 
 def _turned_since(variable: Variable, turns: Mapping[Variable, Turns]) -> int | None:
-    """How many nodes behind ``variable`` gradients enter: those of the changes of its geometry, which the call runs again.
+    """How many nodes behind ``variable`` gradients enter: those of changes of its geometry, which the call runs again.
 
     None where they enter at the tensor as it is, by way of views.
     """
@@ -175,6 +176,7 @@ def run_backward(
     No gradient flows past ``stops``, nor past targets that are views.
     """
     known = len(capture.inputs)
+    read: dict[Variable, list[Input]] = {}
     with capture.resume() as resumed:
         recorder = resumed.recorder
         calls = recorder.recording.calls
@@ -185,7 +187,8 @@ def run_backward(
             start = len(calls)
             tangents = [_tangent(region, capture) for _, _, region in given]
             passed = [*stops, *(target.place for target in targets if target.is_view)]
-            with torch.autograd.set_detect_anomaly(mode=False), stopped(passed):  # that would look into fakes for nan
+            anomaly = torch.autograd.set_detect_anomaly(mode=False)  # that would look into fakes for nan
+            with anomaly, stopped(passed), recorder.meeting(partial(_note_read, capture.inputs, read)):
                 outputs = cast(list[torch.Tensor], [output for _, output, _ in given])  # autograd takes edges too
                 gradients = _gradients(outputs, targets, tangents)
             regions = tuple(None if g is None else recorder.region(g) for g in gradients)
@@ -196,7 +199,18 @@ def run_backward(
                 if slot.fake.retains_grad:
                     slot.fake.grad = None  # that of this run
     shown = tuple((i, recorder.region(t)) for (i, _, _), t in zip(given, tangents, strict=True))
-    return Backward(recorder.recording, segment, shown, regions, resumed.inputs()[known:])
+    counted = frozenset(given for together in read.values() for given in together)
+    return Backward(recorder.recording, segment, shown, regions, resumed.inputs()[known:], counted)
+
+
+def _note_read(
+    inputs: Sequence[Input], read: dict[Variable, list[Input]], tensor: torch.Tensor, operand: Operand
+) -> None:
+    """Note in ``read`` which of ``inputs`` count their writes with ``tensor``, which autograd has saved, or a view."""
+    variable, storage = operand.variable, operand.region.storage
+    if variable not in read:
+        mine = (known for known in inputs if storage in (known.before.storage, known.after.storage))
+        read[variable] = [known for known in mine if known.fake is tensor or count_writes_together(tensor, known.fake)]
 
 
 @contextmanager

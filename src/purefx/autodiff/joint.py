@@ -11,7 +11,7 @@ from purefx.autodiff.backward import Backward, Pattern, infer_slots, run_backwar
 from purefx.autodiff.levels import Level, infer_levels
 from purefx.autodiff.partition import Partition, choose_saved, partition_function, recompute
 from purefx.autodiff.targets import infer_targets
-from purefx.capture.captured import Capture
+from purefx.capture.captured import Capture, Input
 from purefx.capture.recording import Effect, Storage
 from purefx.errors import GradientsRefused, PurefxError, UnsupportedOperator
 from purefx.functional.backward import residual_outputs, rewrite_backward
@@ -35,13 +35,17 @@ class Joint:
     """What autograd sees of a program: the ``levels`` of its outputs.
 
     ``residuals`` says of each value that crosses (by the name of its node in the forward graph) which memory or which
-    output it is.  ``saved`` are the values that a partition keeps, where one was asked for.
+    output it is.  ``read`` are the tensors of the caller whose writes are counted with what autograd has saved, and
+    ``saved`` the values that a partition keeps, where one was asked for.  ``by_value`` tells that the backward takes
+    the values of what the program has written, and not the memory.
     """
 
     levels: tuple[Level, ...]
     residuals: dict[str, ForwardInput | ForwardOutput]
     storages_read: frozenset[Storage]
+    read: frozenset[Input]
     saved: frozenset[str] | None
+    by_value: bool
 
     @property
     def backwards(self) -> list[FunctionalBackward]:
@@ -80,14 +84,20 @@ def functionalize_jointly(
     for level in levels:
         _differentiate(capture, level)
     found = [backward for level in levels for backward in level.found.values()]
+    by_value = not effects or partition != "default"
     rewriters = iter([rewriter, *(_rewriter(capture, replay) for _ in found[1:])])
     for level in levels:
-        level.backwards.update((pattern, rewrite_backward(next(rewriters), b)) for pattern, b in level.found.items())
+        level.backwards.update(
+            (pattern, rewrite_backward(next(rewriters), b, by_value=by_value)) for pattern, b in level.found.items()
+        )
+    read = frozenset(known for backward in found for known in backward.read)
     saved = _partitioned(capture, rewriter, levels, partition)
     names = dict.fromkeys(n for level in levels for graph in level.backwards.values() for n in _residuals_of(graph))
     added, sources = residual_outputs(rewriter, names)
     functional = _checked(rewriter.finish(added), effects=effects)
-    return functional, Joint(levels, dict(zip(names, sources, strict=True)), _storages_read(found), saved)
+    return functional, Joint(
+        levels, dict(zip(names, sources, strict=True)), _storages_read(found), read, saved, by_value
+    )
 
 
 def _checked(functional: Functional, *, effects: bool) -> Functional:
@@ -143,7 +153,7 @@ def derive(capture: Capture, replay: Replay, joint: Joint, level: Level, pattern
         raise level.raised[pattern].with_traceback(None)
     backward = run_backward(capture, level.slots, level.targets, level.stops, pattern)
     rewriter = _rewriter(capture, replay)
-    graph = rewrite_backward(rewriter, backward)
+    graph = rewrite_backward(rewriter, backward, by_value=joint.by_value)
     kept = frozenset(joint.kept(level))
     if joint.saved is not None:
         graph = recompute(rewriter.graph, rewriter.builder.values, graph, kept)

@@ -7,7 +7,7 @@ recording holds as its own.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -37,6 +37,8 @@ class Tensors:
         self._storages: dict[int, tuple[Storage, torch.UntypedStorage]] = {}
         self._nbytes: dict[Storage, Int] = {}
         self._seen: list[weakref.ref[torch.Tensor]] = []
+        self.meets: Callable[[torch.Tensor, Operand], None] | None = None
+        """What is told of each tensor that is met."""
 
     def alive(self) -> Iterator[torch.Tensor]:
         """The tensors that were met and that somebody still holds."""
@@ -62,8 +64,12 @@ class Tensors:
         region = self.region(tensor)
         known: Variable | None = tensor.__dict__.get(_VARIABLE)
         if known is None:
-            return Operand(self._new_variable(tensor, region), region)
-        return Operand(known, known.last if known.last == region else region)
+            operand = Operand(self._new_variable(tensor, region), region)
+        else:
+            operand = Operand(known, known.last if known.last == region else region)
+        if self.meets is not None:
+            self.meets(tensor, operand)
+        return operand
 
     def show(self, variable: Variable, region: Region) -> Operand:
         """Note that ``variable`` shows ``region`` now."""

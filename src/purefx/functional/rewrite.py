@@ -90,7 +90,8 @@ class Rewriter:
     """Goes through a recording once, then puts the graph together.
 
     ``owned`` are the nodes whose memory the caller has, or gets, with the storage that it is: an output must not be a
-    view of it.  ``handed`` are the values that the caller gets as results.
+    view of it.  ``handed`` are the values that the caller gets as results, and ``memories`` names of memory as it is
+    after the call.
     """
 
     def __init__(self, recording: Recording, inputs: Sequence[Input], replay: Replay, env: ShapeEnv) -> None:
@@ -107,6 +108,7 @@ class Rewriter:
         self.given: list[ForwardInput] = []
         self.outputs: list[tuple[ForwardOutput, Any]] = []
         self.handed: list[tuple[Region, Value]] = []
+        self.memories: dict[str, Root] = {}
 
     def forward(self) -> None:
         """Rewrite the recording, and find the outputs of the graph."""

@@ -249,14 +249,15 @@ def _record(scope: Scope, joint: Joint, i: int) -> list[str]:
 
 
 def _holders(scope: Scope, joint: Joint, level: Level) -> list[Input]:
-    """The tensors of the caller that ``level`` saves or shows, and that count a write.
+    """The tensors of the caller that ``level`` saves or shows, and whose version is another than before or at the end.
 
-    They are what is saved and never written, and what a view shows that is not older than the last write.
+    They are what is saved, and what a view shows that is not older than the last write.
     """
     sources = [joint.residuals[name] for name in joint.kept(level)]
     saved = [_holder(source.root) for source in sources if isinstance(source, RootInput)]
     held = dict.fromkeys([*saved, *_shown_by_aliases(scope, level)])
-    return [known for known in held if known.writes]
+    moved = {member for root in scope.functional.written for member in root.members}
+    return [known for known in held if known.writes or known in moved]
 
 
 def _keep_views(scope: Scope, level: Level, holders: list[Input]) -> list[str]:
@@ -310,8 +311,8 @@ def _input(scope: Scope, target: Target) -> str:
 
 def _saved(scope: Scope, joint: Joint, level: Level) -> str:
     kept = joint.kept(level)
-    tensors = [_residual(scope, joint.residuals[name]) for name, value in kept.items() if value is not None]
-    numbers = [_residual(scope, joint.residuals[name]) for name, value in kept.items() if value is None]
+    tensors = [_residual(scope, joint, joint.residuals[name]) for name, value in kept.items() if value is not None]
+    numbers = [_residual(scope, joint, joint.residuals[name]) for name, value in kept.items() if value is None]
     parts = [_tuple(tensors), _tuple(numbers), _tuple(_watched(scope, joint)), _tuple(_written(scope, joint))]
     read = _read(scope, joint)
     while parts and parts[-1] == "()":
@@ -348,14 +349,24 @@ def _tuple(items: list[str]) -> str:
     return f"({''.join(f'{item}, ' for item in items)})"
 
 
-def _residual(scope: Scope, source: RootInput | SymbolInput | ForwardOutput) -> str:
+def _residual(scope: Scope, joint: Joint, source: RootInput | SymbolInput | ForwardOutput) -> str:
     if isinstance(source, RootInput):
-        base = source.root.base
-        other = base is not None and (base.after != base.before or (base.base_edge is not None and base.writes > 0))
-        return f"{scope.roots[source.root]}{'.detach()' * other}"  # as itself it may have no history any more
+        return f"{scope.roots[source.root]}{_way_to_save(scope, joint, source.root)}"
     if isinstance(source, SymbolInput):
         return scope.speller.expression(source.symbol)
     return scope.outputs[source]
+
+
+def _way_to_save(scope: Scope, joint: Joint, root: Root) -> str:
+    """How the memory of ``root`` is saved: as the tensor itself, which may have no history any more, or an alias of it.
+
+    The alias counts by itself where autograd has saved one that does not count with the tensor.
+    """
+    base, holder = root.base, _holder(root)
+    if not any(scope.counters.together(holder.variable, known.variable) for known in joint.read):
+        return ".data"
+    turned = base is not None and (base.after != base.before or (base.base_edge is not None and base.writes > 0))
+    return ".detach()" if root.written or turned else ""
 
 
 def _watched(scope: Scope, joint: Joint) -> list[str]:
@@ -371,12 +382,10 @@ def _watched(scope: Scope, joint: Joint) -> list[str]:
         and o not in saved
         and o.variable in fakes
     ]
-    given = {o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)} | scope.functional.written
-    for root in (root for root in scope.functional.roots if root in given):
-        member = next((m for m in root.members if m.writes), _holder(root))
-        if root.region.storage in read and member in scope.inputs and not member.tensor.is_inference():
-            name = scope.inputs[member]
-            found.append(f"({name}.detach(), {scope.version(member)} + {member.writes})")
+    holders = [_holder(source.root) for source in saved if isinstance(source, RootInput)]
+    for member in (known for known in scope.inputs if known in joint.read and not known.tensor.is_inference()):
+        if not any(scope.counters.together(member.variable, holder.variable) for holder in holders):
+            found.append(f"({scope.inputs[member]}.detach(), {scope.version(member)} + {member.writes})")
     return found
 
 
