@@ -667,6 +667,16 @@ def test_a_backward_reads_what_the_caller_writes_past_autograd_where_the_program
         assert gradient.tolist() == [5.0, 10.0, 10.0]
 
 
+# ---- a view that shows more of its base than what it was taken of
+
+
+@programs(lambda: (alive(2, 3, 4).permute(1, 0, 2)[0:1],))
+def a_view_of_more_is_asked_to_require_grad(a: Tensor) -> Any:
+    stray = a.as_strided((3,), (1,), 2)
+    stray.requires_grad_()
+    return stray * stray
+
+
 def test_a_hook_between_a_write_and_a_turn_is_refused() -> None:
     def f(a: Tensor) -> None:
         a.mul_(2)

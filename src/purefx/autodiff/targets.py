@@ -90,7 +90,7 @@ def infer_targets(capture: Capture, replay: Replay) -> tuple[Target, ...]:
     for known in capture.inputs:
         if known.edge is not None:
             targets.append(Target(known, known.edge))
-            targets += _written_base(known, capture.inputs)
+            targets += _base(known, capture.inputs)
         if begins(known):
             edge = edge_of(known.fake)
             assert edge is not None  # it requires grad
@@ -99,9 +99,9 @@ def infer_targets(capture: Capture, replay: Replay) -> tuple[Target, ...]:
     return tuple({t.place: t for t in reversed(targets)}.values())[::-1]
 
 
-def _written_base(known: Input, inputs: Iterable[Input]) -> Iterator[Target]:
-    """The base of a view, where it was written."""
-    if known.base_edge is not None and known.fake._version != known.first_version:
+def _base(known: Input, inputs: Iterable[Input]) -> Iterator[Target]:
+    """The base of a view: gradients come to it by another way where autograd has made the history of a view anew."""
+    if known.base_edge is not None:
         base = next((other for other in inputs if other.tensor is known.tensor._base), None)
         yield Target(known if base is None else base, known.base_edge, of_base=base is None)
 
