@@ -677,6 +677,30 @@ def a_view_of_more_is_asked_to_require_grad(a: Tensor) -> Any:
     return stray * stray
 
 
+@programs(lambda: (alive(4, 4),))
+def what_is_saved_shows_the_memory_of_a_result_and_counts_by_itself(b: Tensor) -> Any:
+    y = b * b
+    b.data = y.data
+    return y[1]
+
+
+@programs(lambda: (alive(2, 3).select(0, 1).detach(),))
+def a_view_of_a_leaf_that_was_given_its_own_memory_and_written(a: Tensor) -> Any:
+    a.set_(a)
+    a.masked_fill_(a > 1, 7)
+    a.requires_grad_()
+    return a.view(3)
+
+
+@programs(lambda: (leaf(2, 3),))
+def a_view_of_a_leaf_that_was_written_by_what_counts_with_it_and_not_with_the_caller(b: Tensor) -> Any:
+    alias = b.data
+    flat = alias.view(-1)
+    flat.detach().mul_(2)
+    flat.requires_grad_()
+    return flat.expand(2, -1), alias, flat
+
+
 def test_a_hook_between_a_write_and_a_turn_is_refused() -> None:
     def f(a: Tensor) -> None:
         a.mul_(2)

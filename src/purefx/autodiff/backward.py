@@ -21,11 +21,11 @@ from purefx._torch import count_writes_together, without_modes
 from purefx.analysis.gradients import has_own_history, keeps_write, results_of
 from purefx.analysis.replay import Replay
 from purefx.autodiff.targets import Alias, Slot, Target
-from purefx.capture.captured import Capture, Input
+from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.edges import edge_of, is_beginning, is_begun, is_leaf, leaf_behind
 from purefx.capture.fakes import fake_like
 from purefx.capture.recorder import Recorder
-from purefx.capture.recording import Call, Effect, Operand, Recording, Region, Variable
+from purefx.capture.recording import Call, Effect, Operand, Recording, Region, Storage, Variable
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.functional.regions import chain_between
@@ -44,7 +44,8 @@ class Backward:
     """One run of the backward: ``tangents`` are the slots that were given one, and what it looked like.
 
     ``gradients`` has the region of each target's gradient, None where none flows to it.  ``inputs`` are tensors of the
-    caller that the backward alone uses.  ``read`` are those whose writes are counted with what autograd has saved.
+    caller that the backward alone uses.  ``read`` are those of the caller's tensors, and of those that it gets, whose
+    writes are counted with what autograd has saved.
     """
 
     recording: Recording
@@ -52,7 +53,7 @@ class Backward:
     tangents: tuple[tuple[int, Region], ...]
     gradients: tuple[Region | None, ...]
     inputs: tuple[Input, ...]
-    read: frozenset[Input]
+    read: frozenset[Variable]
 
 
 def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutput]) -> tuple[Slot, ...]:
@@ -176,7 +177,8 @@ def run_backward(
     No gradient flows past ``stops``, nor past targets that are views.
     """
     known = len(capture.inputs)
-    read: dict[Variable, list[Input]] = {}
+    read: dict[Variable, list[Variable]] = {}
+    held = _held(capture)
     with capture.resume() as resumed:
         recorder = resumed.recorder
         calls = recorder.recording.calls
@@ -188,7 +190,7 @@ def run_backward(
             tangents = [_tangent(region, capture) for _, _, region in given]
             passed = [*stops, *(target.place for target in targets if target.is_view)]
             anomaly = torch.autograd.set_detect_anomaly(mode=False)  # that would look into fakes for nan
-            with anomaly, stopped(passed), recorder.meeting(partial(_note_read, capture.inputs, read)):
+            with anomaly, stopped(passed), recorder.meeting(partial(_note_read, held, read)):
                 outputs = cast(list[torch.Tensor], [output for _, output, _ in given])  # autograd takes edges too
                 gradients = _gradients(outputs, targets, tangents)
             regions = tuple(None if g is None else recorder.region(g) for g in gradients)
@@ -199,18 +201,34 @@ def run_backward(
                 if slot.fake.retains_grad:
                     slot.fake.grad = None  # that of this run
     shown = tuple((i, recorder.region(t)) for (i, _, _), t in zip(given, tangents, strict=True))
-    counted = frozenset(given for together in read.values() for given in together)
+    counted = frozenset(variable for together in read.values() for variable in together)
     return Backward(recorder.recording, segment, shown, regions, resumed.inputs()[known:], counted)
 
 
+def _held(capture: Capture) -> dict[Storage, list[tuple[Variable, torch.Tensor]]]:
+    """The fakes of what the caller has and gets, by the storages that they show before the call and after."""
+    fakes = {known.variable: known.fake for known in capture.inputs}
+    for result in [*capture.results, *(r.result for r in capture.rebindings)]:
+        if isinstance(result, TensorResult):
+            base = None if result.fake.is_inference() else result.fake._base
+            fakes |= {v: x for x in (result.fake, base) if x is not None and (v := variable_of(x)) is not None}
+    found: dict[Storage, list[tuple[Variable, torch.Tensor]]] = {}
+    for variable, fake in fakes.items():
+        for storage in dict.fromkeys((variable.first.storage, variable.last.storage)):
+            found.setdefault(storage, []).append((variable, fake))
+    return found
+
+
 def _note_read(
-    inputs: Sequence[Input], read: dict[Variable, list[Input]], tensor: torch.Tensor, operand: Operand
+    held: Mapping[Storage, list[tuple[Variable, torch.Tensor]]],
+    read: dict[Variable, list[Variable]],
+    tensor: torch.Tensor,
+    operand: Operand,
 ) -> None:
-    """Note in ``read`` which of ``inputs`` count their writes with ``tensor``, which autograd has saved, or a view."""
-    variable, storage = operand.variable, operand.region.storage
-    if variable not in read:
-        mine = (known for known in inputs if storage in (known.before.storage, known.after.storage))
-        read[variable] = [known for known in mine if known.fake is tensor or count_writes_together(tensor, known.fake)]
+    """Note in ``read`` which of ``held`` count their writes with ``tensor``, which autograd has saved, or a view."""
+    if operand.variable not in read:
+        others = held.get(operand.region.storage, ())
+        read[operand.variable] = [v for v, x in others if x is tensor or count_writes_together(tensor, x)]
 
 
 @contextmanager

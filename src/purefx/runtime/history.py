@@ -214,14 +214,16 @@ def _aliases(scope: Scope) -> list[str]:
 def _make_again(scope: Scope, calls: list[Call], aliases: set[Variable]) -> None:
     """Let those of the views ``calls`` that lie on the way to ``aliases``, and that others need, be made once more.
 
-    Rule: they have the histories of views of what gets its history only later.
+    Rule: they have the histories of views of what gets its history only later.  A detached alias has none, and is the
+    base of its views.
     """
+    detaching = (aten.detach.default, DataAccess.READ)
     turned = {o.variable for call in calls if call.effect is not Effect.VIEW for o in call.outputs}
     others = {o.variable for call in scope.replay.statements if call not in calls for o in call.operands}
     others.update(result.variable for result, _ in results_of(scope.capture, scope.replay))
     for call in calls:
         made = {o.variable for o in call.outputs}
-        if made & others and not made & (aliases | turned):
+        if made & others and not made & (aliases | turned) and call.op not in detaching:
             scope.early.discard(call)
             for variable in made:
                 del scope.variables[variable]
@@ -350,42 +352,43 @@ def _tuple(items: list[str]) -> str:
 
 
 def _residual(scope: Scope, joint: Joint, source: RootInput | SymbolInput | ForwardOutput) -> str:
-    if isinstance(source, RootInput):
-        return f"{scope.roots[source.root]}{_way_to_save(scope, joint, source.root)}"
-    if isinstance(source, SymbolInput):
-        return scope.speller.expression(source.symbol)
-    return scope.outputs[source]
+    """A tensor to save, or a number.
+
+    It is an alias that counts by itself where autograd has saved what does not count with it.
+    """
+    match source:
+        case RootInput(root=root):
+            return f"{scope.roots[root]}{_way_to_save(scope, joint, root)}"
+        case SymbolInput(symbol=symbol):
+            return scope.speller.expression(symbol)
+        case ResultOutput(variable) | BaseOutput(variable):
+            return f"{scope.outputs[source]}{'.data' * (variable not in joint.read)}"
+        case _:
+            return scope.outputs[source]
 
 
 def _way_to_save(scope: Scope, joint: Joint, root: Root) -> str:
-    """How the memory of ``root`` is saved: as the tensor itself, which may have no history any more, or an alias of it.
-
-    The alias counts by itself where autograd has saved one that does not count with the tensor.
-    """
+    """How the memory of ``root`` is saved: as the tensor itself, which may have no history any more, or an alias."""
     base, holder = root.base, _holder(root)
-    if not any(scope.counters.together(holder.variable, known.variable) for known in joint.read):
+    if not any(scope.counters.together(holder.variable, variable) for variable in joint.read):
         return ".data"
     turned = base is not None and (base.after != base.before or (base.base_edge is not None and base.writes > 0))
     return ".detach()" if root.written or turned else ""
 
 
 def _watched(scope: Scope, joint: Joint) -> list[str]:
-    """The tensors that the program writes and the backward reads, with the versions that they end at."""
-    read = joint.storages_read
+    """The tensors that count their writes with what autograd has saved, and are not saved, with their last versions."""
     saved = list(joint.residuals.values())
     fakes = fakes_of(scope.capture, scope.replay)
     found = [
         f"({scope.outputs[o]}.detach(), {fakes[o.variable]._version})"
         for o in scope.functional.outputs
-        if isinstance(o, ResultOutput | BaseOutput)
-        and o.region.storage in read
-        and o not in saved
-        and o.variable in fakes
+        if isinstance(o, ResultOutput | BaseOutput) and o.variable in joint.read and o not in saved
     ]
     holders = [_holder(source.root) for source in saved if isinstance(source, RootInput)]
-    for member in (known for known in scope.inputs if known in joint.read and not known.tensor.is_inference()):
-        if not any(scope.counters.together(member.variable, holder.variable) for holder in holders):
-            found.append(f"({scope.inputs[member]}.detach(), {scope.version(member)} + {member.writes})")
+    for known in (k for k in scope.inputs if k.variable in joint.read and not k.tensor.is_inference()):
+        if not any(scope.counters.together(known.variable, holder.variable) for holder in holders):
+            found.append(f"({scope.inputs[known]}.detach(), {scope.version(known)} + {known.writes})")
     return found
 
 

@@ -14,7 +14,7 @@ from purefx.analysis.gradients import begins, ends, is_detached, new_leaves, res
 from purefx.analysis.replay import Replayed
 from purefx.autodiff.backward import fakes_of
 from purefx.capture.captured import Input, TensorResult
-from purefx.capture.edges import leaf_behind
+from purefx.capture.edges import is_begun, leaf_behind
 from purefx.capture.recording import Call, DataAccess, Effect, Variable
 from purefx.functional.roots import written_regions
 from purefx.functional.signature import BaseOutput, ResultOutput
@@ -203,6 +203,7 @@ def emit_versions(scope: Scope) -> list[str]:
         count = _writes(scope, known)
         if count or known.before.storage in touched:
             pairs.append(f"({name}, {scope.version(known)} + {count})")
+    pairs += _versions_of_early(scope)
     return _setting(scope, pairs if scope.joint is not None else [*pairs, *_pairs_of_outputs(scope)])
 
 
@@ -228,7 +229,7 @@ def _setting(scope: Scope, pairs: list[str]) -> list[str]:
 
 def _written_later(scope: Scope, known: Input) -> int:
     """How many writes came after the last change of the geometry of a view: its history is older than they are."""
-    if not known.fake.requires_grad or known.fake._base is None:
+    if not known.fake.requires_grad or known.fake._base is None or is_begun(known.fake):
         return 0
     changes = [c for c in scope.replay.statements if c.effect is Effect.GEOMETRY and c.op is not DataAccess.SWAP]
     changes = [c for c in changes if any(o.variable is known.variable for o in c.written)]
@@ -249,13 +250,21 @@ def _counted(scope: Scope) -> list[tuple[Input, str]]:
     return [(known, name) for known, name in moved if not known.tensor.is_inference()]
 
 
+def _versions_of_early(scope: Scope) -> list[str]:
+    """The counters of aliases that count by themselves, and that are made already: views are still taken of them."""
+    pairs = {}
+    for result, how in results_of(scope.capture, scope.replay):
+        root = scope.counters.root(result.variable)
+        if isinstance(how, Replayed) and root in scope.variables and _counts_apart(scope, result):
+            pairs[scope.variables[root]] = max((result.version or 0) - _moved(scope, root), 0)
+    return [f"({name}, {version})" for name, version in pairs.items()]
+
+
 def _versions_of_replayed(scope: Scope) -> dict[str, int]:
-    hows = [*scope.replay.results, *scope.replay.rebound]
-    results = [*scope.capture.results, *(r.result for r in scope.capture.rebindings)]
     return {
         scope.result(how): result.version or 0
-        for how, result in zip(hows, results, strict=True)
-        if isinstance(how, Replayed) and isinstance(result, TensorResult) and _counts_apart(scope, result)
+        for result, how in results_of(scope.capture, scope.replay)
+        if isinstance(how, Replayed) and _counts_apart(scope, result)
     }
 
 
