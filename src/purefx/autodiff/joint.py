@@ -36,8 +36,8 @@ class Joint:
 
     ``residuals`` says of each value that crosses (by the name of its node in the forward graph) which memory or which
     output it is.  ``read`` are the tensors in the caller's hands whose writes count with what autograd has saved, and
-    ``saved`` the values that a partition keeps, where one was asked for.  ``by_value`` tells that the backward takes the
-    values of what the program has written, and not the memory.
+    ``saved`` the values that a partition keeps, where one was asked for.  ``by_value`` tells that the backward takes
+    the values of what the program has written, and not the memory.
     """
 
     levels: tuple[Level, ...]
