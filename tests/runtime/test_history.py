@@ -701,6 +701,14 @@ def a_view_of_a_leaf_that_was_written_by_what_counts_with_it_and_not_with_the_ca
     return flat.expand(2, -1), alias, flat
 
 
+@programs(lambda: ((base := ramp(4, 4))[1:], base, alive(4)))
+def a_view_that_is_given_its_own_memory_is_not_used_before_another_is_written(a: Tensor, b: Tensor, x: Tensor) -> Any:
+    a.set_(a)
+    x.mul_(2)
+    a[2] = 7
+    return b[0]
+
+
 def test_a_hook_between_a_write_and_a_turn_is_refused() -> None:
     def f(a: Tensor) -> None:
         a.mul_(2)
