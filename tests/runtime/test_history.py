@@ -709,6 +709,21 @@ def a_view_that_is_given_its_own_memory_is_not_used_before_another_is_written(a:
     return b[0]
 
 
+def test_a_view_whose_version_is_set_back_sees_a_later_write_of_its_base() -> None:
+    def f(a: Tensor, b: Tensor) -> None:
+        a.mul_(a)
+        b.data.fill_(2)
+
+    for program in (f, purefx.compile(f)):
+        x = leaf(6)
+        base = x * 1
+        a, piece = base[2:], base.split(1)[0]
+        program(a, piece)
+        base.mul_(3)
+        (gradient,) = torch.autograd.grad(a.sum(), x)
+        assert gradient.tolist() == [0.0, 0.0, 12.0, 18.0, 24.0, 30.0]
+
+
 def test_a_hook_between_a_write_and_a_turn_is_refused() -> None:
     def f(a: Tensor) -> None:
         a.mul_(2)

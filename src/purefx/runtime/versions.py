@@ -17,7 +17,7 @@ from purefx.capture.captured import Input, TensorResult
 from purefx.capture.edges import is_begun, leaf_behind
 from purefx.capture.recording import Call, DataAccess, Effect, Variable
 from purefx.functional.roots import written_regions
-from purefx.functional.signature import BaseOutput, ResultOutput
+from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope
 from purefx.runtime.support import set_versions
@@ -204,7 +204,24 @@ def emit_versions(scope: Scope) -> list[str]:
         if count or known.before.storage in touched:
             pairs.append(f"({name}, {scope.version(known)} + {count})")
     pairs += _versions_of_early(scope)
-    return _setting(scope, pairs if scope.joint is not None else [*pairs, *_pairs_of_outputs(scope)])
+    setting = _setting(scope, pairs if scope.joint is not None else [*pairs, *_pairs_of_outputs(scope)])
+    return [*setting, *(f"{name}.grad_fn" for name in _set_back(scope))]
+
+
+def _set_back(scope: Scope) -> list[str]:
+    """The views whose versions are set back after the wrapper has written them.
+
+    Rule: their histories are of a version that would come again with a later write; so they are made anew at this one.
+    """
+    outputs = [o for o in scope.functional.outputs if isinstance(o, WrittenOutput) and o.shown is not None]
+    written = [o.shown.source for o in outputs if o.shown is not None]
+    views = {o.shown.source for o in outputs if o.shown is not None and not o.shown.of_base}
+    return [
+        name
+        for known, name in scope.inputs.items()
+        if known in views and known.fake._base is not None and known.fake.requires_grad
+        if sum(scope.counters.together(known.variable, other.variable) for other in written) > _writes(scope, known)
+    ]
 
 
 def emit_last_versions(scope: Scope) -> list[str]:
