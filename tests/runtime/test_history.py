@@ -711,7 +711,7 @@ def a_view_that_is_given_its_own_memory_is_not_used_before_another_is_written(a:
 
 def test_a_view_whose_version_is_set_back_sees_a_later_write_of_its_base() -> None:
     def f(a: Tensor, b: Tensor) -> None:
-        a.mul_(a)
+        a.mul_(2)
         b.data.fill_(2)
 
     for program in (f, purefx.compile(f)):
@@ -721,7 +721,7 @@ def test_a_view_whose_version_is_set_back_sees_a_later_write_of_its_base() -> No
         program(a, piece)
         base.mul_(3)
         (gradient,) = torch.autograd.grad(a.sum(), x)
-        assert gradient.tolist() == [0.0, 0.0, 12.0, 18.0, 24.0, 30.0]
+        assert gradient.tolist() == [0.0, 0.0, 6.0, 6.0, 6.0, 6.0]
 
 
 def test_a_hook_between_a_write_and_a_turn_is_refused() -> None:
