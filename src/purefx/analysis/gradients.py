@@ -111,11 +111,6 @@ def check_gradients(capture: Capture) -> None:
                 f"the program sets the gradient of {known.name}, as loss.backward() does",
                 "call backward() outside, or return what torch.autograd.grad gives",
             )
-        if _is_begun_anew(known):
-            raise _refusal(
-                f"the program gives {known.name}, a leaf, other memory, and its gradient arrives elsewhere then",
-                "copy into it, under torch.no_grad()",
-            )
         if _begins_again(known) or (keeps_write(known) and _shows_what_is_detached(capture, known)):
             raise _refusal(
                 f"the program writes to {known.name}, and then detaches what it is a view of",
@@ -133,7 +128,7 @@ def check_gradients(capture: Capture) -> None:
             )
 
 
-def _is_begun_anew(known: Input) -> bool:
+def is_begun_anew(known: Input) -> bool:
     """Whether a leaf has another place for its gradient than before (``set_``)."""
     if known.edge is None or not known.was_leaf or not is_begun(known.fake):
         return False

@@ -12,7 +12,7 @@ from itertools import groupby
 import torch
 
 from purefx._torch import OpOverload
-from purefx.analysis.gradients import begins, ends, is_detached, keeps_write, new_leaves, results_of
+from purefx.analysis.gradients import begins, ends, is_begun_anew, is_detached, keeps_write, new_leaves, results_of
 from purefx.analysis.replay import Itself
 from purefx.autodiff.backward import fakes_of, leaf_aliases
 from purefx.autodiff.joint import Joint
@@ -43,7 +43,7 @@ from purefx.runtime.write_back import emit_seen
 def emit_history(scope: Scope) -> list[str]:
     """Statements after the graph has run: the outputs that autograd sees become functions of the targets."""
     before, after = _changes_of_leaves(scope)
-    lines = [*_hooks(scope), *before, *_leaf_results(scope), *_aliases(scope)]
+    lines = [*_hooks(scope), *before, *_leaf_results(scope), *_new_memories(scope), *_aliases(scope)]
     if scope.joint is not None:
         lines += [
             x for i, level in enumerate(scope.joint.levels) if not level.depth for x in _record(scope, scope.joint, i)
@@ -191,6 +191,41 @@ def _late_hooks(scope: Scope) -> list[str]:
     return [f"{name}.register_hook({name_of_hook(hook)})" for known, name in hooked for hook in known.late_hooks]
 
 
+def _new_memories(scope: Scope) -> list[str]:
+    """Statements that give leaves other memory, with which gradients arrive at another node than before (``set_``)."""
+    lines: list[str] = []
+    joint = scope.joint
+    if joint is None:
+        return lines
+    reached = {target.source for level in joint.levels for target in level.targets}
+    for known, name in scope.inputs.items():
+        if known not in reached or not is_begun_anew(known):
+            continue
+        kept = {source.root for source in joint.residuals.values() if isinstance(source, RootInput)}
+        needed = any(root.base is known and (root.written or root in kept) for root in scope.functional.roots)
+        if needed or any(level.raised for level in joint.levels):
+            raise GradientsRefused(
+                f"the program gives {known.name}, a leaf, other memory, and the old is written or saved for a backward",
+                where=None,
+                remedy="copy into it, under torch.no_grad()",
+            )
+        scope.earlier[known] = scope.unique(f"{name}_before", "before")
+        lines.append(f"{scope.earlier[known]} = {scope.speller.name('same_edge', same_edge)}({name})")
+        lines += emit_at_versions(scope, _makers(scope, {known.variable}))
+    return lines
+
+
+def _makers(scope: Scope, wanted: set[Variable]) -> list[Call]:
+    """The statements that make the ``wanted`` variables, to which what they are made of is added; they are early now."""
+    for call in reversed(scope.replay.statements):
+        if wanted & {o.variable for o in call.outputs}:
+            wanted |= {o.variable for o in call.operands}
+    calls = [call for call in scope.replay.statements if wanted & {o.variable for o in call.outputs}]
+    calls = [call for call in calls if call not in scope.early]
+    scope.early.update(calls)
+    return calls
+
+
 def _aliases(scope: Scope) -> list[str]:
     """The statements that make results with a history of their own."""
     levels = scope.joint.levels if scope.joint is not None else ()
@@ -200,13 +235,8 @@ def _aliases(scope: Scope) -> list[str]:
     wanted.update(leaves)
     wanted |= _views_before_leaves(scope, leaves)
     made = set(wanted)
-    for call in reversed(scope.replay.statements):
-        if wanted & {o.variable for o in call.outputs}:
-            wanted |= {o.variable for o in call.operands}
-    calls = [call for call in scope.replay.statements if wanted & {o.variable for o in call.outputs}]
-    calls = [call for call in calls if call not in scope.early]
+    calls = _makers(scope, wanted)
     lines = emit_at_versions(scope, calls)
-    scope.early.update(calls)
     _make_again(scope, calls, made)
     return [*lines, *(f"{scope.variables[leaf]}.requires_grad_()" for leaf in leaves)]
 
