@@ -754,6 +754,22 @@ def test_a_leaf_is_refused_other_memory_when_the_old_is_saved() -> None:
         purefx.trace(f, leaf(4), torch.arange(4.0))
 
 
+@programs(lambda: (alive(3, 4),))
+def a_view_of_ones_own_of_what_is_turned(a: Tensor) -> Any:
+    a.t_()
+    return Shown.apply(a)
+
+
+def test_a_view_of_ones_own_is_refused_of_what_is_written_and_turned() -> None:
+    def f(a: Tensor) -> Tensor:
+        a.mul_(2)
+        a.t_()
+        return Shown.apply(a)
+
+    with pytest.raises(GradientsRefused, match="takes what has another history of it"):
+        purefx.trace(f, alive(3, 4))
+
+
 def test_a_hook_between_a_write_and_a_turn_is_refused() -> None:
     def f(a: Tensor) -> None:
         a.mul_(2)

@@ -198,7 +198,7 @@ def _new_memories(scope: Scope) -> list[str]:
     if joint is None:
         return lines
     reached = {target.source for level in joint.levels for target in level.targets}
-    for known, name in scope.inputs.items():
+    for known in scope.inputs:
         if known not in reached or not is_begun_anew(known):
             continue
         kept = {source.root for source in joint.residuals.values() if isinstance(source, RootInput)}
@@ -209,14 +209,32 @@ def _new_memories(scope: Scope) -> list[str]:
                 where=None,
                 remedy="copy into it, under torch.no_grad()",
             )
-        scope.earlier[known] = scope.unique(f"{name}_before", "before")
-        lines.append(f"{scope.earlier[known]} = {scope.speller.name('same_edge', same_edge)}({name})")
-        lines += emit_at_versions(scope, _makers(scope, {known.variable}))
+        lines += _early(scope, _makers(scope, {known.variable}))
     return lines
 
 
+def _early(scope: Scope, calls: list[Call]) -> list[str]:
+    """Statements that run ``calls`` before the call is recorded, which is a function of what they turn as it was."""
+    turned = {o.variable for call in calls for o in call.written}
+    written = [o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)]
+    lines = []
+    for known, name in scope.inputs.items():
+        if known.variable not in turned:
+            continue
+        if known.before != known.after and any(known in root.members for root in written):
+            raise GradientsRefused(
+                f"the program writes to {known.name}, changes its geometry, and takes what has another history of it",
+                where=None,
+                remedy="write to a copy of it, or under torch.no_grad()",
+            )
+        if known.edge is not None and known not in scope.earlier:
+            scope.earlier[known] = scope.unique(f"{name}_before", "before")
+            lines.append(f"{scope.earlier[known]} = {scope.speller.name('same_edge', same_edge)}({name})")
+    return [*lines, *emit_at_versions(scope, calls)]
+
+
 def _makers(scope: Scope, wanted: set[Variable]) -> list[Call]:
-    """The statements that make the ``wanted`` variables, to which what they are made of is added; they are early now."""
+    """The statements that make the ``wanted`` variables, to which it adds what they are made of; they are early now."""
     for call in reversed(scope.replay.statements):
         if wanted & {o.variable for o in call.outputs}:
             wanted |= {o.variable for o in call.operands}
@@ -236,7 +254,7 @@ def _aliases(scope: Scope) -> list[str]:
     wanted |= _views_before_leaves(scope, leaves)
     made = set(wanted)
     calls = _makers(scope, wanted)
-    lines = emit_at_versions(scope, calls)
+    lines = _early(scope, calls)
     _make_again(scope, calls, made)
     return [*lines, *(f"{scope.variables[leaf]}.requires_grad_()" for leaf in leaves)]
 
