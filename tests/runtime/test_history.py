@@ -770,6 +770,31 @@ def test_a_view_of_ones_own_is_refused_of_what_is_written_and_turned() -> None:
         purefx.trace(f, alive(3, 4))
 
 
+# ---- leaves that require grad no more, and are written
+
+
+@programs(lambda: (leaf(2, 3), leaf(3)))
+def a_leaf_that_requires_grad_no_more_is_written(a: Tensor, w: Tensor) -> Any:
+    y = a * 3
+    a.requires_grad_(requires_grad=False)
+    a.mul_(w)
+    return y, a * 2
+
+
+@programs(lambda: (ramp(2, 3)[1].requires_grad_(), leaf(3)))
+def a_leaf_that_is_a_view_is_detached_and_written(a: Tensor, w: Tensor) -> Any:
+    a.requires_grad_(requires_grad=False)
+    a.add_(w)
+
+
+@programs(lambda: (leaf(2, 3),))
+def a_leaf_that_is_detached_is_written_with_a_leaf_that_shows_it(a: Tensor) -> Any:
+    a.detach_()
+    alias = Shown.apply(a)
+    alias.requires_grad_()
+    a.mul_(alias)
+
+
 def test_a_hook_between_a_write_and_a_turn_is_refused() -> None:
     def f(a: Tensor) -> None:
         a.mul_(2)

@@ -40,6 +40,11 @@ def ends(known: Input) -> bool:
     return known.edge is not None and known.was_leaf and not known.fake.requires_grad
 
 
+def is_outgrown(known: Input) -> bool:
+    """Whether ``known`` was a leaf that requires grad, and is none since the program ended that and wrote to it."""
+    return known.edge is not None and known.was_leaf and known.fake.requires_grad and not is_leaf(known.fake)
+
+
 def new_leaves(capture: Capture, replay: Replay) -> dict[Variable, torch.Tensor]:
     """The leaves that require grad among what the graph returns: results, and bases of results."""
     bases = {base.variable for base in replay.bases}

@@ -12,7 +12,16 @@ from itertools import groupby
 import torch
 
 from purefx._torch import OpOverload
-from purefx.analysis.gradients import begins, ends, is_begun_anew, is_detached, keeps_write, new_leaves, results_of
+from purefx.analysis.gradients import (
+    begins,
+    ends,
+    is_begun_anew,
+    is_detached,
+    is_outgrown,
+    keeps_write,
+    new_leaves,
+    results_of,
+)
 from purefx.analysis.replay import Itself
 from purefx.autodiff.backward import fakes_of, leaf_aliases
 from purefx.autodiff.joint import Joint
@@ -99,11 +108,12 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
     shown = {scope.counters.root(variable) for variable in leaf_aliases(scope.capture, scope.replay)}
     for known, name in scope.inputs.items():
         begun = begins(known)
-        if known.edge is not None and (begun or (is_detached(known) and known.variable in shown)):
+        outgrown = is_outgrown(known)
+        if known.edge is not None and (begun or outgrown or (is_detached(known) and known.variable in shown)):
             scope.earlier[known] = scope.unique(f"{name}_before", "before")
             before += [
                 f"{scope.earlier[known]} = {scope.speller.name('same_edge', same_edge)}({name})",
-                f"{name}.detach_()",
+                f"{name}.{'requires_grad_(False)' if outgrown else 'detach_()'}",
             ]
         elif (is_detached(known) and not _kept_views(scope, known)) or _loses_history(scope, known):
             after.append(f"{name}.detach_()")
@@ -356,7 +366,7 @@ def _input(scope: Scope, target: Target) -> str:
     name = scope.inputs[target.source]
     if target.of_base:
         return f"{name}._base"
-    return name if target.begins else scope.earlier.get(target.source, name)
+    return scope.earlier.get(target.source, name) if target.is_given else name
 
 
 def _saved(scope: Scope, joint: Joint, level: Level) -> str:
