@@ -795,6 +795,15 @@ def a_leaf_that_is_detached_is_written_with_a_leaf_that_shows_it(a: Tensor) -> A
     a.mul_(alias)
 
 
+@programs(lambda: ((a := alive(4, 4)), a[2:], leaf(4)))
+def what_is_saved_is_a_view_of_what_is_detached_and_written(a: Tensor, b: Tensor, w: Tensor) -> Any:
+    a.detach_()
+    y = (b * w).sum()
+    with torch.no_grad():
+        a.neg_()
+    return y
+
+
 def test_a_hook_between_a_write_and_a_turn_is_refused() -> None:
     def f(a: Tensor) -> None:
         a.mul_(2)

@@ -253,7 +253,21 @@ def _gradients(
 
     Rule: a function may run a backward of its own in its backward, and ask for one that accumulates (the reentrant
     checkpoint).  Then gradients are taken where they arrive, and what was accumulated is taken away again.
+
+    Rule: a saved view whose base was detached and written has no history that fake tensors could tell, which is asked
+    for before its version is looked at.
     """
+    try:
+        return _engine_gradients(outputs, targets, tangents)
+    except RuntimeError as error:
+        if "new_fn INTERNAL ASSERT" not in str(error):
+            raise
+    raise RuntimeError("one of the variables needed for gradient computation has been modified by an inplace operation")
+
+
+def _engine_gradients(
+    outputs: list[torch.Tensor], targets: Sequence[Target], tangents: list[torch.Tensor]
+) -> Sequence[torch.Tensor | None]:
     edges = [target.edge for target in targets]
     if not edges:
         torch.autograd.backward(outputs, tangents, retain_graph=True)  # for what it writes
