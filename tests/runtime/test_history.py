@@ -804,6 +804,24 @@ def what_is_saved_is_a_view_of_what_is_detached_and_written(a: Tensor, b: Tensor
     return y
 
 
+# ---- what is turned or written by way of a view, and then detached
+
+
+@programs(lambda: (alive(4, 4),))
+def views_of_what_is_turned_and_then_detached(a: Tensor) -> Any:
+    a.t_()
+    row = a[2]
+    a.detach_()
+    return row, a[1], a, row * 2
+
+
+@programs(lambda: ((a := alive(2, 3)), a.view(-1)))
+def a_view_of_what_is_detached_after_a_view_was_written(a: Tensor, flat: Tensor) -> Any:
+    flat.mul_(2)
+    a.detach_()
+    return a[1:], flat * 2
+
+
 def test_a_hook_between_a_write_and_a_turn_is_refused() -> None:
     def f(a: Tensor) -> None:
         a.mul_(2)

@@ -157,7 +157,8 @@ def _loses_views(capture: Capture, known: Input) -> bool:
 
     A view that has lost its history is taken before the write, and loses it again.  So is what was taken of it then.
     """
-    if not (is_detached(known) or ends(known)) or not known.writes:
+    written = {o.region.storage for c in capture.recording if c.effect is Effect.WRITE for o in c.written}
+    if not (is_detached(known) or ends(known)) or not known.writes or known.before.storage not in written:
         return False
     given = {other.variable for other in capture.inputs}
     results = [r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given]
@@ -191,7 +192,8 @@ def _source_of(view: Variable, capture: Capture) -> Variable | None:
 def _shows_what_is_detached(capture: Capture, known: Input) -> bool:
     """Whether a result is a view of the base of ``known`` that cannot be taken while the base has a history still.
 
-    A view that has lost its history is taken before the write; one of what keeps the write has what that has.
+    A view that has lost its history is taken before the write; one of what keeps the write has what that has; one that
+    has none is taken once the base is detached.
     """
     base = next((other for other in capture.inputs if other.fake is known.fake._base), None)
     if base is None or not is_detached(base):
@@ -199,7 +201,7 @@ def _shows_what_is_detached(capture: Capture, known: Input) -> bool:
     kept = {other.variable for other in capture.inputs if keeps_write(other)}
     given = {other.variable for other in capture.inputs}
     results = [r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given]
-    views = [r for r in results if not r.fake.is_inference() and r.fake._base is base.fake]
+    views = [r for r in results if r.fake.requires_grad and r.fake._base is base.fake]
     sources = {r: _source_of(r.variable, capture) for r in views}
     return not all(source is not None and (_is_lost(r.fake) or source in kept) for r, source in sources.items())
 

@@ -18,7 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node
 
 from purefx._torch import count_writes_together, without_modes
-from purefx.analysis.gradients import has_own_history, keeps_write, results_of
+from purefx.analysis.gradients import has_own_history, is_detached, keeps_write, results_of
 from purefx.analysis.replay import Replay
 from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Capture, Input, TensorResult
@@ -124,11 +124,14 @@ def _origin(own: Mapping[Variable, torch.Tensor], variable: Variable, replay: Re
 
 
 def _reached_by_views(views: Iterable[torch.Tensor], capture: Capture, replay: Replay) -> frozenset[Node]:
-    """The nodes of tensors whose views have eager's histories: leaves that are aliases, and what keeps a write."""
+    """The nodes of tensors whose views have eager's histories: leaves that are aliases, what keeps a write or turn."""
     begun = leaf_aliases(capture, replay)
     leaves = (leaf for leaf in map(leaf_behind, views) if leaf is not None and variable_of(leaf) in begun)
     keeping = (known.fake for known in capture.inputs if keeps_write(known))
-    return frozenset(edge.node for edge in map(edge_of, (*leaves, *keeping)) if edge is not None)
+    written = {o.region.storage for c in capture.recording if c.effect is Effect.WRITE for o in c.written}
+    turned = (k for k in capture.inputs if is_detached(k) and k.before.storage not in written)
+    edges = [*map(edge_of, (*leaves, *keeping)), *(known.edge for known in turned)]
+    return frozenset(edge.node for edge in edges if edge is not None)
 
 
 def _leads_to(view: torch.Tensor, nodes: frozenset[Node]) -> bool:

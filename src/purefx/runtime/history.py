@@ -43,6 +43,7 @@ from purefx.functional.signature import (
 )
 from purefx.operators import aten, facts
 from purefx.runtime.differentiable import Saved, record, same_edge
+from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.support import set_versions
 from purefx.runtime.versions import emit_at_versions, emit_plain_views
@@ -115,7 +116,7 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
                 f"{scope.earlier[known]} = {scope.speller.name('same_edge', same_edge)}({name})",
                 f"{name}.{'requires_grad_(False)' if outgrown else 'detach_()'}",
             ]
-        elif (is_detached(known) and not _kept_views(scope, known)) or _loses_history(scope, known):
+        elif (is_detached(known) and not _is_detached_late(scope, known)) or _loses_history(scope, known):
             after.append(f"{name}.detach_()")
         if begun and not _is_turned(scope, known.variable):
             before += [*emit_plain_views(scope, known), f"{name}.requires_grad_()"]
@@ -124,13 +125,33 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
     return before, after
 
 
-def emit_late_detaching(scope: Scope) -> list[str]:
-    """``x.detach_()`` where views of ``x`` keep what was written: autograd has to make their histories before that."""
+def emit_late_detaching(scope: Scope, late: list[Call]) -> list[str]:
+    """``x.detach_()`` where views of ``x`` keep what was written or turned: autograd has to make their histories first.
+
+    ``late`` are the `late_views`.
+    """
     lines = []
     for known, name in scope.inputs.items():
-        views = _kept_views(scope, known) if is_detached(known) else []
-        lines += [*(f"{view}.grad_fn" for view in views), f"{name}.detach_()"] if views else []
-    return lines
+        if _is_detached_late(scope, known):
+            lines += [*(f"{view}.grad_fn" for view in _kept_views(scope, known)), f"{name}.detach_()"]
+    return [*lines, *emit_calls(scope, late)]
+
+
+def late_views(scope: Scope) -> list[Call]:
+    """The statements that make results without a history, as views of what is detached late."""
+    bases = [known.fake for known in scope.inputs if _is_detached_late(scope, known)]
+    results = [result for result, _ in results_of(scope.capture, scope.replay) if bases]
+    plain = [r for r in results if not r.fake.requires_grad and not r.fake.is_inference()]
+    plain = [r for r in plain if any(r.fake._base is base for base in bases)]
+    wanted = {result.variable for result in plain} - {known.variable for known in scope.inputs}
+    return [call for call in scope.replay.statements if wanted & {o.variable for o in call.outputs}]
+
+
+def _is_detached_late(scope: Scope, known: Input) -> bool:
+    if not is_detached(known):
+        return False
+    turns = (call for call in scope.replay.statements if call.effect is Effect.GEOMETRY)
+    return bool(_kept_views(scope, known)) or any(o.variable is known.variable for call in turns for o in call.written)
 
 
 def _kept_views(scope: Scope, base: Input) -> list[str]:
