@@ -119,6 +119,15 @@ def test_a_list_of_bools_or_integers_is_written_as_eager_does(number: float) -> 
     assert_same_as_eager(f, arguments, system=purefx.compile)
 
 
+@pytest.mark.parametrize("number", [2, 2.5])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_bools_or_integers_are_written_as_eager_does(dtype: torch.dtype, number: float) -> None:
+    def f(a: Tensor) -> Tensor:
+        return a.mul_(number)
+
+    assert_same_as_eager(f, lambda: (torch.ones(3, dtype=dtype),), system=purefx.compile)
+
+
 def test_complex_numbers_where_eager_takes_them_and_zeros_raise() -> None:
     def make() -> tuple[Tensor]:
         return (torch.complex(torch.eye(3), torch.ones(3, 3)),)

@@ -492,6 +492,336 @@ def what_is_saved_was_written_past_autograd(a: Tensor) -> Any:
     return a * a, a
 
 
+# ---- a copy that was reshaped
+
+
+@programs(lambda: (alive(3, 4).t(),))
+def a_reshaped_copy_is_written_and_viewed(a: Tensor) -> Any:
+    flat = a.reshape(-1)
+    flat.mul_(2)
+    return flat.view(3, 4), flat.unbind()[1]
+
+
+@programs(lambda: (alive(3, 4).t(),))
+def a_reshaped_copy_is_turned(a: Tensor) -> Any:
+    flat = a.reshape(-1)
+    flat.unsqueeze_(0)
+    return flat
+
+
+@programs(lambda: (ramp(3, 4),))
+def a_copy_is_held_with_what_shares_its_memory_unknown_to_autograd(a: Tensor) -> Any:
+    copied = a.clone()
+    flat = torch.ops.aten._unsafe_view.default(copied, [12])
+    flat.mul_(2)
+    return copied, flat[1:]
+
+
+# ---- writes to no element
+
+
+@programs(lambda: ((base := alive(1, 4)).view(4), base.diagonal(-1), base))
+def nothing_is_written_to_a_view_without_elements(flat: Tensor, empty: Tensor, base: Tensor) -> Any:
+    empty.mul_(empty)
+    return flat * 2, base
+
+
+@programs(lambda: (leaf(4), ramp(2, 4)))
+def a_tensor_gets_the_history_of_what_is_written_to_no_element_of_it(w: Tensor, a: Tensor) -> Any:
+    a[:, 4:].mul_(w[4:])
+    return a * 2
+
+
+# ---- views of what has become a leaf, taken after it was written
+
+
+@programs(lambda: (torch.arange(4.0),))
+def a_view_of_what_was_written_and_is_a_leaf_then(a: Tensor) -> Any:
+    a[1:] += 6
+    view = a[1:]
+    a.requires_grad_()
+    return view
+
+
+@programs(lambda: (torch.arange(4.0),))
+def a_view_of_a_view_is_taken_when_there_is_a_leaf(a: Tensor) -> Any:
+    row = a[3]
+    a.requires_grad_()
+    return row.unsqueeze(0), row.detach()
+
+
+@programs(lambda: ((a := ramp(4, 4)), a[:]))
+def a_change_of_geometry_that_changes_nothing_is_counted(a: Tensor, b: Tensor) -> Any:
+    a[:3] = 3
+    a.squeeze_()
+    view = b.unfold(1, 2, 2)
+    view.requires_grad_()
+    return view
+
+
+@programs(lambda: (alive(2, 3),))
+def an_alias_is_given_the_memory_that_it_has(a: Tensor) -> Any:
+    alias = a.detach()
+    alias.set_(a)
+    return alias[1:]
+
+
+# ---- views on the way to an alias with a history of its own
+
+
+@programs(lambda: (leaf(2, 3),))
+def a_view_of_what_the_graph_returns_lies_between_it_and_a_leaf(x: Tensor) -> Any:
+    flat = (x * 2).view(6)
+    with torch.no_grad():
+        column = flat.unsqueeze(1)
+    column.requires_grad_()
+    return flat, column
+
+
+@programs(lambda: (leaf(2, 3),))
+def a_view_lies_between_what_the_graph_returns_and_a_view_of_ones_own(x: Tensor) -> Any:
+    flat = (x * 2).view(6)
+    return flat, Shown.apply(flat)
+
+
+@programs(lambda: (alive(2, 3), leaf(3)))
+def a_view_of_what_was_written_lies_between_it_and_a_leaf(a: Tensor, w: Tensor) -> Any:
+    older = a[1]
+    a.mul_(w)
+    row = a[0]
+    with torch.no_grad():
+        alias, other = row.unsqueeze(0), older.unsqueeze(0)
+    alias.requires_grad_()
+    other.requires_grad_()
+    return row, alias, older, other
+
+
+@programs(lambda: (alive(2, 3), leaf(3)))
+def a_view_of_what_was_written_lies_between_it_and_a_view_of_ones_own(a: Tensor, w: Tensor) -> Any:
+    a.mul_(w)
+    row = a[0]
+    return row, Shown.apply(row)
+
+
+# ---- results whose geometry is changed
+
+
+@programs(lambda: (leaf(10, 1),))
+def a_result_shows_a_part_of_what_was_computed(x: Tensor) -> Any:
+    y = torch.stack([x, x])
+    y.as_strided_((2, 3), (1, 2), 0)
+    return y
+
+
+@programs(lambda: (leaf(4, 2),))
+def a_result_is_turned_past_autograd_which_knows_its_sizes_only(x: Tensor) -> Any:
+    y = torch.cat([x, x], -1)
+    y.t_()
+    with torch.no_grad():
+        y.t_()
+    y.unsqueeze_(0)
+    return y.squeeze(), y
+
+
+def test_a_write_to_a_result_that_was_turned_past_autograd_is_refused() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        with torch.no_grad():
+            y.t_()
+        return y.mul_(2)
+
+    with pytest.raises(GradientsRefused, match="changes the geometry of a result under"):
+        purefx.trace(f, leaf(2, 2))
+
+
+# ---- memory that the backward reads, and that the program has written
+
+
+@programs(lambda: ((b := alive(2, 3)).data, b))
+def what_is_saved_counts_apart_from_what_is_written(alias: Tensor, b: Tensor) -> Any:
+    b.mul_(alias)
+    return b
+
+
+@programs(lambda: ((b := torch.arange(4.0)), b.data, leaf(4)))
+def what_is_saved_is_written_by_way_of_what_counts_apart(b: Tensor, alias: Tensor, x: Tensor) -> Any:
+    alias.add_(1)
+    return x * b
+
+
+@programs(lambda: (torch.arange(4.0), leaf(4)))
+def what_is_saved_is_an_alias_that_counts_by_itself(a: Tensor, x: Tensor) -> Any:
+    return a.data * x
+
+
+def test_a_backward_reads_what_the_caller_writes_past_autograd_where_the_program_wrote() -> None:
+    def f(a: Tensor, x: Tensor) -> Tensor:
+        a[1:].add_(1)
+        return x * a
+
+    for program in (f, purefx.compile(f)):
+        a, x = torch.ones(3), leaf(3)
+        y = program(a, x)
+        a.data.mul_(5)
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        assert gradient.tolist() == [5.0, 10.0, 10.0]
+
+
+# ---- a view that shows more of its base than what it was taken of
+
+
+@programs(lambda: (alive(2, 3, 4).permute(1, 0, 2)[0:1],))
+def a_view_of_more_is_asked_to_require_grad(a: Tensor) -> Any:
+    stray = a.as_strided((3,), (1,), 2)
+    stray.requires_grad_()
+    return stray * stray
+
+
+@programs(lambda: (alive(4, 4),))
+def what_is_saved_shows_the_memory_of_a_result_and_counts_by_itself(b: Tensor) -> Any:
+    y = b * b
+    b.data = y.data
+    return y[1]
+
+
+@programs(lambda: (alive(2, 3).select(0, 1).detach(),))
+def a_view_of_a_leaf_that_was_given_its_own_memory_and_written(a: Tensor) -> Any:
+    a.set_(a)
+    a.masked_fill_(a > 1, 7)
+    a.requires_grad_()
+    return a.view(3)
+
+
+@programs(lambda: (leaf(2, 3),))
+def a_view_of_a_leaf_that_was_written_by_what_counts_with_it_and_not_with_the_caller(b: Tensor) -> Any:
+    alias = b.data
+    flat = alias.view(-1)
+    flat.detach().mul_(2)
+    flat.requires_grad_()
+    return flat.expand(2, -1), alias, flat
+
+
+@programs(lambda: ((base := ramp(4, 4))[1:], base, alive(4)))
+def a_view_that_is_given_its_own_memory_is_not_used_before_another_is_written(a: Tensor, b: Tensor, x: Tensor) -> Any:
+    a.set_(a)
+    x.mul_(2)
+    a[2] = 7
+    return b[0]
+
+
+def test_a_view_whose_version_is_set_back_sees_a_later_write_of_its_base() -> None:
+    def f(a: Tensor, b: Tensor) -> None:
+        a.mul_(2)
+        b.data.fill_(2)
+
+    for program in (f, purefx.compile(f)):
+        x = leaf(6)
+        base = x * 1
+        a, piece = base[2:], base.split(1)[0]
+        program(a, piece)
+        base.mul_(3)
+        (gradient,) = torch.autograd.grad(a.sum(), x)
+        assert gradient.tolist() == [0.0, 0.0, 6.0, 6.0, 6.0, 6.0]
+
+
+# ---- leaves that are given other memory
+
+
+@programs(lambda: (leaf(4), torch.arange(8.0)))
+def a_leaf_is_given_memory_that_is_written_then(a: Tensor, b: Tensor) -> Any:
+    y = a * 3
+    with torch.no_grad():
+        a.set_(b)
+    b.mul_(2)
+    return (a * a).sum(), y
+
+
+@programs(lambda: (leaf(4, 3),))
+def a_leaf_is_turned_by_being_given_its_own_memory(a: Tensor) -> Any:
+    with torch.no_grad():
+        a.set_(a.t())
+    return a, a[1:], a * 2
+
+
+def test_a_leaf_is_refused_other_memory_when_the_old_is_saved() -> None:
+    def f(a: Tensor, b: Tensor) -> Tensor:
+        y = a * a
+        with torch.no_grad():
+            a.set_(b)
+        return y + a
+
+    with pytest.raises(GradientsRefused, match="the old is written or saved"):
+        purefx.trace(f, leaf(4), torch.arange(4.0))
+
+
+@programs(lambda: (alive(3, 4),))
+def a_view_of_ones_own_of_what_is_turned(a: Tensor) -> Any:
+    a.t_()
+    return Shown.apply(a)
+
+
+def test_a_view_of_ones_own_is_refused_of_what_is_written_and_turned() -> None:
+    def f(a: Tensor) -> Tensor:
+        a.mul_(2)
+        a.t_()
+        return Shown.apply(a)
+
+    with pytest.raises(GradientsRefused, match="takes what has another history of it"):
+        purefx.trace(f, alive(3, 4))
+
+
+# ---- leaves that require grad no more, and are written
+
+
+@programs(lambda: (leaf(2, 3), leaf(3)))
+def a_leaf_that_requires_grad_no_more_is_written(a: Tensor, w: Tensor) -> Any:
+    y = a * 3
+    a.requires_grad_(requires_grad=False)
+    a.mul_(w)
+    return y, a * 2
+
+
+@programs(lambda: (ramp(2, 3)[1].requires_grad_(), leaf(3)))
+def a_leaf_that_is_a_view_is_detached_and_written(a: Tensor, w: Tensor) -> Any:
+    a.requires_grad_(requires_grad=False)
+    a.add_(w)
+
+
+@programs(lambda: (leaf(2, 3),))
+def a_leaf_that_is_detached_is_written_with_a_leaf_that_shows_it(a: Tensor) -> Any:
+    a.detach_()
+    alias = Shown.apply(a)
+    alias.requires_grad_()
+    a.mul_(alias)
+
+
+@programs(lambda: ((a := alive(4, 4)), a[2:], leaf(4)))
+def what_is_saved_is_a_view_of_what_is_detached_and_written(a: Tensor, b: Tensor, w: Tensor) -> Any:
+    a.detach_()
+    y = (b * w).sum()
+    with torch.no_grad():
+        a.neg_()
+    return y
+
+
+# ---- what is turned or written by way of a view, and then detached
+
+
+@programs(lambda: (alive(4, 4),))
+def views_of_what_is_turned_and_then_detached(a: Tensor) -> Any:
+    a.t_()
+    row = a[2]
+    a.detach_()
+    return row, a[1], a, row * 2
+
+
+@programs(lambda: ((a := alive(2, 3)), a.view(-1)))
+def a_view_of_what_is_detached_after_a_view_was_written(a: Tensor, flat: Tensor) -> Any:
+    flat.mul_(2)
+    a.detach_()
+    return a[1:], flat * 2
+
+
 def test_a_hook_between_a_write_and_a_turn_is_refused() -> None:
     def f(a: Tensor) -> None:
         a.mul_(2)

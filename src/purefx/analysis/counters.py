@@ -8,7 +8,7 @@ x.data            counts by itself
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from purefx._torch import count_writes_together
 from purefx.capture.captured import Capture
@@ -26,7 +26,7 @@ class Counters:
         self._last: dict[Variable, int] = {}
         for i, call in enumerate(capture.recording):
             self._place[call] = i
-            if call.effect is Effect.VIEW and call.op is not DataAccess.READ:
+            if call.effect is Effect.VIEW and call.op is not DataAccess.READ and not call.is_hidden:
                 self._note_view(call)
             elif call.effect is Effect.WRITE or _counts_alone(call, replayed):
                 self._last.update((self.root(o.variable), i) for o in call.written)
@@ -43,12 +43,13 @@ class Counters:
             variable = self._parents[variable]
         return variable
 
-    def first_view(self, variable: Variable) -> Variable:
-        """What ``variable`` is a view of, and itself was taken of the root."""
-        root = self.root(variable)
-        while self._parents.get(variable, root) is not root:
+    def first_part(self, variable: Variable, wanted: Container[Variable]) -> Variable | None:
+        """The last of the views from the root to ``variable`` that is one of ``wanted``, as all before it are."""
+        found, root = None, self.root(variable)
+        while variable is not root:
+            found = None if variable not in wanted else found or variable
             variable = self._parents[variable]
-        return variable
+        return found
 
     def together(self, a: Variable, b: Variable) -> bool:
         """Whether a write to ``a`` moves the counter of ``b``."""

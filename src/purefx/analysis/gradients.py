@@ -40,6 +40,11 @@ def ends(known: Input) -> bool:
     return known.edge is not None and known.was_leaf and not known.fake.requires_grad
 
 
+def is_outgrown(known: Input) -> bool:
+    """Whether ``known`` was a leaf that requires grad, and is none since the program ended that and wrote to it."""
+    return known.edge is not None and known.was_leaf and known.fake.requires_grad and not is_leaf(known.fake)
+
+
 def new_leaves(capture: Capture, replay: Replay) -> dict[Variable, torch.Tensor]:
     """The leaves that require grad among what the graph returns: results, and bases of results."""
     bases = {base.variable for base in replay.bases}
@@ -111,11 +116,6 @@ def check_gradients(capture: Capture) -> None:
                 f"the program sets the gradient of {known.name}, as loss.backward() does",
                 "call backward() outside, or return what torch.autograd.grad gives",
             )
-        if _is_begun_anew(known):
-            raise _refusal(
-                f"the program gives {known.name}, a leaf, other memory, and its gradient arrives elsewhere then",
-                "copy into it, under torch.no_grad()",
-            )
         if _begins_again(known) or (keeps_write(known) and _shows_what_is_detached(capture, known)):
             raise _refusal(
                 f"the program writes to {known.name}, and then detaches what it is a view of",
@@ -133,7 +133,7 @@ def check_gradients(capture: Capture) -> None:
             )
 
 
-def _is_begun_anew(known: Input) -> bool:
+def is_begun_anew(known: Input) -> bool:
     """Whether a leaf has another place for its gradient than before (``set_``)."""
     if known.edge is None or not known.was_leaf or not is_begun(known.fake):
         return False
@@ -157,7 +157,8 @@ def _loses_views(capture: Capture, known: Input) -> bool:
 
     A view that has lost its history is taken before the write, and loses it again.  So is what was taken of it then.
     """
-    if not (is_detached(known) or ends(known)) or not known.writes:
+    written = {o.region.storage for c in capture.recording if c.effect is Effect.WRITE for o in c.written}
+    if not (is_detached(known) or ends(known)) or not known.writes or known.before.storage not in written:
         return False
     given = {other.variable for other in capture.inputs}
     results = [r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given]
@@ -191,7 +192,8 @@ def _source_of(view: Variable, capture: Capture) -> Variable | None:
 def _shows_what_is_detached(capture: Capture, known: Input) -> bool:
     """Whether a result is a view of the base of ``known`` that cannot be taken while the base has a history still.
 
-    A view that has lost its history is taken before the write; one of what keeps the write has what that has.
+    A view that has lost its history is taken before the write; one of what keeps the write has what that has; one that
+    has none is taken once the base is detached.
     """
     base = next((other for other in capture.inputs if other.fake is known.fake._base), None)
     if base is None or not is_detached(base):
@@ -199,7 +201,7 @@ def _shows_what_is_detached(capture: Capture, known: Input) -> bool:
     kept = {other.variable for other in capture.inputs if keeps_write(other)}
     given = {other.variable for other in capture.inputs}
     results = [r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given]
-    views = [r for r in results if not r.fake.is_inference() and r.fake._base is base.fake]
+    views = [r for r in results if r.fake.requires_grad and r.fake._base is base.fake]
     sources = {r: _source_of(r.variable, capture) for r in views}
     return not all(source is not None and (_is_lost(r.fake) or source in kept) for r, source in sources.items())
 

@@ -79,9 +79,10 @@ class Replay:
 
 def infer_replay(capture: Capture) -> Replay:
     """How the results of ``capture`` are made outside of the graph."""
-    history = _History(capture.recording)
     own = {known.variable: known for known in capture.inputs}
     results = [*capture.results, *(r.result for r in capture.rebindings if r.result is not None)]
+    held = {*own, *(r.variable for r in results if isinstance(r, TensorResult))}
+    history = _History(capture.recording, held)
     shared = _shared_storages(results, capture.inputs)
     reached = _Reached(history, own)
     turned = {r.variable for r in results if isinstance(r, TensorResult) and _is_turned(r.variable, r.fake, history)}
@@ -139,9 +140,11 @@ def _is_whole(region: Region, fake: torch.Tensor) -> bool:
 
 
 class _History:
-    """Which call made each variable as a view, and which calls changed its geometry."""
+    """Which call made each variable as a view, and which calls changed its geometry; ``held`` has what is held."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, held: set[Variable]) -> None:
+        self._recording = recording
+        self._held = held
         self.makers: dict[Variable, Call] = {}
         self.changes: dict[Variable, list[Call]] = {}
         self.resized: set[Variable] = set()
@@ -160,6 +163,15 @@ class _History:
                 for output in call.outputs:
                     if output.variable not in operands and output.region.storage not in call.fresh:
                         self.makers.setdefault(output.variable, call)
+
+    def maker(self, variable: Variable) -> Call | None:
+        """The call that made ``variable`` of another; None if autograd knows of no other, and nobody else uses it."""
+        call = self.makers.get(variable)
+        if call is None or not call.is_hidden:
+            return call
+        source = call.operands[0].variable
+        alone = source not in self._held and sum(o.variable is source for c in self._recording for o in c.operands) == 1
+        return None if alone else call
 
 
 class _Reached:
@@ -182,7 +194,7 @@ class _Reached:
                 continue
             self._seen.add(current)
             calls = [call for call in self._history.changes.get(current, ()) if not self._is_done(call)]
-            maker = self._history.makers.get(current)
+            maker = self._history.maker(current)
             if maker is not None:
                 calls.append(maker)
             elif current not in self._own:

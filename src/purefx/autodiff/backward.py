@@ -17,18 +17,19 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node
 
-from purefx._torch import without_modes
-from purefx.analysis.gradients import has_own_history, keeps_write, results_of
+from purefx._torch import count_writes_together, without_modes
+from purefx.analysis.gradients import has_own_history, is_detached, keeps_write, results_of
 from purefx.analysis.replay import Replay
 from purefx.autodiff.targets import Alias, Slot, Target
-from purefx.capture.captured import Capture, Input
+from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.edges import edge_of, is_beginning, is_begun, is_leaf, leaf_behind
 from purefx.capture.fakes import fake_like
 from purefx.capture.recorder import Recorder
-from purefx.capture.recording import Call, Effect, Recording, Region, Variable
+from purefx.capture.recording import Call, Effect, Operand, Recording, Region, Storage, Variable
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.functional.regions import chain_between
+from purefx.functional.roots import Turns, infer_turns
 from purefx.functional.signature import BaseOutput, ForwardOutput, ResultOutput, WrittenOutput
 from purefx.layout import Geometry
 from purefx.operators import apply_chain
@@ -43,7 +44,8 @@ class Backward:
     """One run of the backward: ``tangents`` are the slots that were given one, and what it looked like.
 
     ``gradients`` has the region of each target's gradient, None where none flows to it.  ``inputs`` are tensors of the
-    caller that the backward alone uses.
+    caller that the backward alone uses.  ``read`` are those of the caller's tensors, and of those that it gets, whose
+    writes are counted with what autograd has saved.
     """
 
     recording: Recording
@@ -51,20 +53,22 @@ class Backward:
     tangents: tuple[tuple[int, Region], ...]
     gradients: tuple[Region | None, ...]
     inputs: tuple[Input, ...]
+    read: frozenset[Variable]
 
 
 def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutput]) -> tuple[Slot, ...]:
     """The ``outputs`` whose values autograd sees."""
     fakes = fakes_of(capture, replay)
+    turns = infer_turns(capture.recording)
     slots: list[Slot] = []
     for output in outputs:
         match output:
             case ResultOutput(variable) | BaseOutput(variable):
                 fake = fakes.get(variable)
                 if fake is not None and edge_of(fake) is not None and not fake.is_leaf:
-                    slots.append(Slot(output, fake))
+                    slots.append(Slot(output, fake, _turned_since(variable, turns)))
             case WrittenOutput(shown=shown) if shown is not None:
-                slots.append(Slot(output, shown.fake))
+                slots.append(Slot(output, shown.fake, shown.behind))
             case _:
                 continue
     known = {*(i.variable for i in capture.inputs), *(b.variable for b in replay.bases)}
@@ -75,8 +79,25 @@ def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutpu
     origins = {v: _origin(own, v, replay) for v in own}
     slots += [Slot(Alias(v, v.last), x) for v, x in own.items() if origins[v] == (v, 0)]
     hidden = {origin: (x, behind) for v, x in own.items() for origin, behind in [origins[v]] if origin not in own}
-    slots += [Slot(Alias(v, v.last, behind), x) for v, (x, behind) in hidden.items()]
+    slots += [Slot(Alias(v, v.last), x, behind) for v, (x, behind) in hidden.items()]
     return tuple(slots)
+
+
+def _turned_since(variable: Variable, turns: Mapping[Variable, Turns]) -> int | None:
+    """How many nodes behind ``variable`` gradients enter: those of changes of its geometry, which the call runs again.
+
+    None where they enter at the tensor as it is, by way of views.
+    """
+    changes = turns.get(variable)
+    if changes is None:
+        return None
+    if changes.unseen and not changes.late:
+        raise GradientsRefused(
+            "the program changes the geometry of a result under torch.no_grad(), and then writes to it",
+            where=None,
+            remedy="change it with gradients on, or write to a copy",
+        )
+    return changes.nodes if changes.late else None
 
 
 def _origin(own: Mapping[Variable, torch.Tensor], variable: Variable, replay: Replay) -> tuple[Variable, int]:
@@ -103,11 +124,14 @@ def _origin(own: Mapping[Variable, torch.Tensor], variable: Variable, replay: Re
 
 
 def _reached_by_views(views: Iterable[torch.Tensor], capture: Capture, replay: Replay) -> frozenset[Node]:
-    """The nodes of tensors whose views have eager's histories: leaves that are aliases, and what keeps a write."""
+    """The nodes of tensors whose views have eager's histories: leaves that are aliases, what keeps a write or turn."""
     begun = leaf_aliases(capture, replay)
     leaves = (leaf for leaf in map(leaf_behind, views) if leaf is not None and variable_of(leaf) in begun)
     keeping = (known.fake for known in capture.inputs if keeps_write(known))
-    return frozenset(edge.node for edge in map(edge_of, (*leaves, *keeping)) if edge is not None)
+    written = {o.region.storage for c in capture.recording if c.effect is Effect.WRITE for o in c.written}
+    turned = (k for k in capture.inputs if is_detached(k) and k.before.storage not in written)
+    edges = [*map(edge_of, (*leaves, *keeping)), *(known.edge for known in turned)]
+    return frozenset(edge.node for edge in edges if edge is not None)
 
 
 def _leads_to(view: torch.Tensor, nodes: frozenset[Node]) -> bool:
@@ -156,6 +180,8 @@ def run_backward(
     No gradient flows past ``stops``, nor past targets that are views.
     """
     known = len(capture.inputs)
+    read: dict[Variable, list[Variable]] = {}
+    held = _held(capture)
     with capture.resume() as resumed:
         recorder = resumed.recorder
         calls = recorder.recording.calls
@@ -166,7 +192,8 @@ def run_backward(
             start = len(calls)
             tangents = [_tangent(region, capture) for _, _, region in given]
             passed = [*stops, *(target.place for target in targets if target.is_view)]
-            with torch.autograd.set_detect_anomaly(mode=False), stopped(passed):  # that would look into fakes for nan
+            anomaly = torch.autograd.set_detect_anomaly(mode=False)  # that would look into fakes for nan
+            with anomaly, stopped(passed), recorder.meeting(partial(_note_read, held, read)):
                 outputs = cast(list[torch.Tensor], [output for _, output, _ in given])  # autograd takes edges too
                 gradients = _gradients(outputs, targets, tangents)
             regions = tuple(None if g is None else recorder.region(g) for g in gradients)
@@ -177,7 +204,34 @@ def run_backward(
                 if slot.fake.retains_grad:
                     slot.fake.grad = None  # that of this run
     shown = tuple((i, recorder.region(t)) for (i, _, _), t in zip(given, tangents, strict=True))
-    return Backward(recorder.recording, segment, shown, regions, resumed.inputs()[known:])
+    counted = frozenset(variable for together in read.values() for variable in together)
+    return Backward(recorder.recording, segment, shown, regions, resumed.inputs()[known:], counted)
+
+
+def _held(capture: Capture) -> dict[Storage, list[tuple[Variable, torch.Tensor]]]:
+    """The fakes of what the caller has and gets, by the storages that they show before the call and after."""
+    fakes = {known.variable: known.fake for known in capture.inputs}
+    for result in [*capture.results, *(r.result for r in capture.rebindings)]:
+        if isinstance(result, TensorResult):
+            base = None if result.fake.is_inference() else result.fake._base
+            fakes |= {v: x for x in (result.fake, base) if x is not None and (v := variable_of(x)) is not None}
+    found: dict[Storage, list[tuple[Variable, torch.Tensor]]] = {}
+    for variable, fake in fakes.items():
+        for storage in dict.fromkeys((variable.first.storage, variable.last.storage)):
+            found.setdefault(storage, []).append((variable, fake))
+    return found
+
+
+def _note_read(
+    held: Mapping[Storage, list[tuple[Variable, torch.Tensor]]],
+    read: dict[Variable, list[Variable]],
+    tensor: torch.Tensor,
+    operand: Operand,
+) -> None:
+    """Note in ``read`` which of ``held`` count their writes with ``tensor``, which autograd has saved, or a view."""
+    if operand.variable not in read:
+        others = held.get(operand.region.storage, ())
+        read[operand.variable] = [v for v, x in others if x is tensor or count_writes_together(tensor, x)]
 
 
 @contextmanager
@@ -202,7 +256,21 @@ def _gradients(
 
     Rule: a function may run a backward of its own in its backward, and ask for one that accumulates (the reentrant
     checkpoint).  Then gradients are taken where they arrive, and what was accumulated is taken away again.
+
+    Rule: a saved view whose base was detached and written has no history that fake tensors could tell, which is asked
+    for before its version is looked at.
     """
+    try:
+        return _engine_gradients(outputs, targets, tangents)
+    except RuntimeError as error:
+        if "new_fn INTERNAL ASSERT" not in str(error):
+            raise
+    raise RuntimeError("one of the variables needed for gradient computation has been modified by an inplace operation")
+
+
+def _engine_gradients(
+    outputs: list[torch.Tensor], targets: Sequence[Target], tangents: list[torch.Tensor]
+) -> Sequence[torch.Tensor | None]:
     edges = [target.edge for target in targets]
     if not edges:
         torch.autograd.backward(outputs, tangents, retain_graph=True)  # for what it writes

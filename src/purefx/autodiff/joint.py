@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from purefx.analysis.gradients import is_detached
 from purefx.analysis.replay import Replay
-from purefx.autodiff.backward import Backward, Pattern, infer_slots, run_backward
+from purefx.autodiff.backward import Pattern, infer_slots, run_backward
 from purefx.autodiff.levels import Level, infer_levels
 from purefx.autodiff.partition import Partition, choose_saved, partition_function, recompute
 from purefx.autodiff.targets import infer_targets
 from purefx.capture.captured import Capture
-from purefx.capture.recording import Effect, Storage
+from purefx.capture.recording import Effect, Variable
 from purefx.errors import GradientsRefused, PurefxError, UnsupportedOperator
 from purefx.functional.backward import residual_outputs, rewrite_backward
 from purefx.functional.builder import Value
@@ -27,7 +27,7 @@ from purefx.functional.signature import (
     RootInput,
     WrittenOutput,
 )
-from purefx.operators import aten, only_updates
+from purefx.operators import only_updates
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,13 +35,16 @@ class Joint:
     """What autograd sees of a program: the ``levels`` of its outputs.
 
     ``residuals`` says of each value that crosses (by the name of its node in the forward graph) which memory or which
-    output it is.  ``saved`` are the values that a partition keeps, where one was asked for.
+    output it is.  ``read`` are the tensors in the caller's hands whose writes count with what autograd has saved, and
+    ``saved`` the values that a partition keeps, where one was asked for.  ``by_value`` tells that the backward takes
+    the values of what the program has written, and not the memory.
     """
 
     levels: tuple[Level, ...]
     residuals: dict[str, ForwardInput | ForwardOutput]
-    storages_read: frozenset[Storage]
+    read: frozenset[Variable]
     saved: frozenset[str] | None
+    by_value: bool
 
     @property
     def backwards(self) -> list[FunctionalBackward]:
@@ -80,14 +83,18 @@ def functionalize_jointly(
     for level in levels:
         _differentiate(capture, level)
     found = [backward for level in levels for backward in level.found.values()]
+    by_value = not effects or partition != "default"
     rewriters = iter([rewriter, *(_rewriter(capture, replay) for _ in found[1:])])
     for level in levels:
-        level.backwards.update((pattern, rewrite_backward(next(rewriters), b)) for pattern, b in level.found.items())
+        level.backwards.update(
+            (pattern, rewrite_backward(next(rewriters), b, by_value=by_value)) for pattern, b in level.found.items()
+        )
+    read = frozenset(variable for backward in found for variable in backward.read)
     saved = _partitioned(capture, rewriter, levels, partition)
     names = dict.fromkeys(n for level in levels for graph in level.backwards.values() for n in _residuals_of(graph))
     added, sources = residual_outputs(rewriter, names)
     functional = _checked(rewriter.finish(added), effects=effects)
-    return functional, Joint(levels, dict(zip(names, sources, strict=True)), _storages_read(found), saved)
+    return functional, Joint(levels, dict(zip(names, sources, strict=True)), read, saved, by_value)
 
 
 def _checked(functional: Functional, *, effects: bool) -> Functional:
@@ -143,7 +150,7 @@ def derive(capture: Capture, replay: Replay, joint: Joint, level: Level, pattern
         raise level.raised[pattern].with_traceback(None)
     backward = run_backward(capture, level.slots, level.targets, level.stops, pattern)
     rewriter = _rewriter(capture, replay)
-    graph = rewrite_backward(rewriter, backward)
+    graph = rewrite_backward(rewriter, backward, by_value=joint.by_value)
     kept = frozenset(joint.kept(level))
     if joint.saved is not None:
         graph = recompute(rewriter.graph, rewriter.builder.values, graph, kept)
@@ -156,13 +163,6 @@ def derive(capture: Capture, replay: Replay, joint: Joint, level: Level, pattern
         )
     level.backwards[pattern] = graph
     return graph
-
-
-def _storages_read(found: Iterable[Backward]) -> frozenset[Storage]:
-    """The storages whose elements a backward reads."""
-    calls = (call for backward in found for call in backward.calls)
-    reading = (call for call in calls if call.effect is Effect.NONE or call.op is aten.detach.default)
-    return frozenset(operand.region.storage for call in reading for operand in call.operands)
 
 
 def _rewriter(capture: Capture, replay: Replay) -> Rewriter:

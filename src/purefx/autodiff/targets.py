@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.graph import GradientEdge, Node
 
-from purefx.analysis.gradients import begins, new_leaves, results_of
+from purefx.analysis.gradients import begins, is_begun_anew, new_leaves, results_of
 from purefx.analysis.replay import Replay, Replayed
 from purefx.capture.captured import Capture, Input
 from purefx.capture.edges import edge_behind, edge_of, is_begun
 from purefx.capture.recording import Region, Variable
-from purefx.functional.roots import Shown
 from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 
 
@@ -26,29 +25,23 @@ from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 class Alias:
     """What shares memory with another tensor, and has a history that is not that of a view.
 
-    It is a result; or a result shows it by so many views, and it lies ``behind`` their nodes.
+    It is a result, or a result shows it.
     """
 
     variable: Variable
     region: Region
-    behind: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """An output of the program that requires grad; ``fake`` is what it became in the run, or a view of that."""
+    """An output of the program that requires grad; ``fake`` is what it became in the run, or a view of that.
+
+    Gradients enter so many nodes ``behind`` the fake; None where that is at the fake as it is.
+    """
 
     output: ResultOutput | BaseOutput | WrittenOutput | Alias
     fake: torch.Tensor
-
-    @property
-    def behind(self) -> int | None:
-        """How many nodes behind ``fake`` gradients of the output enter; None where that is at ``fake`` as it is."""
-        match self.output:
-            case Alias(behind=behind) | WrittenOutput(shown=Shown(behind=behind)):
-                return behind
-            case _:
-                return None
+    behind: int | None = None
 
     @property
     def edge(self) -> GradientEdge:
@@ -60,7 +53,7 @@ class Slot:
 class Target:
     """Where gradients leave a node: ``source``, a tensor of the caller, a leaf that the program made, or an output.
 
-    With ``of_base`` it is the ``_base`` of ``source``.  ``begins`` tells that the program made it require grad.
+    With ``of_base`` it is the ``_base`` of ``source``.  ``begins`` tells that the program made it the leaf that it is.
     """
 
     source: Input | Variable | Slot
@@ -97,8 +90,8 @@ def infer_targets(capture: Capture, replay: Replay) -> tuple[Target, ...]:
     for known in capture.inputs:
         if known.edge is not None:
             targets.append(Target(known, known.edge))
-            targets += _written_base(known, capture.inputs)
-        if begins(known):
+            targets += _base(known, capture.inputs)
+        if begins(known) or is_begun_anew(known):
             edge = edge_of(known.fake)
             assert edge is not None  # it requires grad
             targets.append(Target(known, edge, begins=True))
@@ -106,9 +99,9 @@ def infer_targets(capture: Capture, replay: Replay) -> tuple[Target, ...]:
     return tuple({t.place: t for t in reversed(targets)}.values())[::-1]
 
 
-def _written_base(known: Input, inputs: Iterable[Input]) -> Iterator[Target]:
-    """The base of a view, where it was written."""
-    if known.base_edge is not None and known.fake._version != known.first_version:
+def _base(known: Input, inputs: Iterable[Input]) -> Iterator[Target]:
+    """The base of a view: gradients come to it by another way where autograd has made the history of a view anew."""
+    if known.base_edge is not None:
         base = next((other for other in inputs if other.tensor is known.tensor._base), None)
         yield Target(known if base is None else base, known.base_edge, of_base=base is None)
 

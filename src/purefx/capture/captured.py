@@ -36,7 +36,6 @@ class Input:
     was_leaf: bool = True
     edge: GradientEdge | None = None
     base_edge: GradientEdge | None = None
-    first_version: int = 0
     hooks: tuple[Any, ...] = ()
     late_hooks: tuple[Any, ...] = ()
 

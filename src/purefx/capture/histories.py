@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.overrides import enable_reentrant_dispatch
 
-from purefx._torch import FakeTensor, count_writes_together, counting_with, is_piece, without_modes
+from purefx._torch import FakeTensor, count_writes_together, counting_with, is_piece, without_modes, without_overrides
 from purefx.capture.edges import base_of, has_history_apart
 from purefx.capture.effects import written_lists, written_tensors
 from purefx.capture.given import Given, tensors_of
@@ -68,7 +68,8 @@ class Histories:
         if self._seen and torch.is_grad_enabled():
             self._refresh(call, given)
         if call.effect in (Effect.WRITE, Effect.GEOMETRY) and _is_seen(given):
-            self._follow_hooks(call, given)
+            with without_overrides():  # nothing is renewed below autograd
+                self._follow_hooks(call, given)
         if call.effect is Effect.VIEW:
             self._follow_view(call, given, result)
         elif self._seen and call.effect is not Effect.NONE and not call.is_idle:

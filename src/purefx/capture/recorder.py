@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -215,6 +215,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
     def variable(self, tensor: torch.Tensor) -> Variable:
         """The variable that ``tensor`` is."""
         return self._tensors.variable(tensor)
+
+    @contextmanager
+    def meeting(self, meets: Callable[[torch.Tensor, Operand], None]) -> Iterator[None]:
+        """Tell ``meets`` of each tensor that is met."""
+        self._tensors.meets = meets
+        try:
+            yield
+        finally:
+            self._tensors.meets = None
 
     def alive(self) -> Iterator[torch.Tensor]:
         """The tensors of the run that somebody still holds."""

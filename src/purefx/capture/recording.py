@@ -162,6 +162,11 @@ class Call:
         return self.op
 
     @property
+    def is_hidden(self) -> bool:
+        """Whether autograd knows nothing of the memory that the result shares: ``reshape`` makes such of a copy."""
+        return self.op is torch.ops.aten._unsafe_view.default
+
+    @property
     def is_idle(self) -> bool:
         """Whether the call is a ``resize_`` to the sizes that are there, which PyTorch does not count as a write."""
         return str(self.op) == "aten.resize_.default" and self.operands[0].region == self.written[0].region

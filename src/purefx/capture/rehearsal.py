@@ -13,8 +13,8 @@ Fake tensors have no addresses, hence accept both; without this the compiled fun
 
 They also accept some views that eager refuses: with strides (3, 18, 6), ``view(-1)`` of sizes (2, 1, 3).  And they
 accept complex numbers where eager has no kernel for them (``z > 1``, ``z.sort()``), so that the first call of an
-operator with complex operands is rehearsed too; and so is that of an operator which writes a list of integers or
-bools, since fake kernels write any numbers to them.
+operator with complex operands is rehearsed too; and so is that of an operator which writes integers or bools, since
+fake kernels write any numbers to them.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def rehearse_dtypes(op: OpOverload, given: Given) -> None:
 
 
 def _writes_integers(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> bool:
-    """Whether ``op`` writes a list with a tensor of integers or bools in it."""
-    lists = [x for x in written_arguments(op, args, kwargs) if isinstance(x, list | tuple)]
-    return any(not o.region.dtype.is_floating_point for o in operands_of(lists))
+    """Whether ``op`` writes a tensor of integers or bools."""
+    written = operands_of(written_arguments(op, args, kwargs)) if facts(op).written else ()
+    return any(not o.region.dtype.is_floating_point for o in written)
 
 
 _ACCEPTED: set[tuple[OpOverload, tuple[object, ...]]] = set()

@@ -79,7 +79,8 @@ class Stray(_Awaited):
     def prepare(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Renew it before it is written: until then it has the history that it was made with."""
         name = getattr(func, "__name__", "")
-        writes = (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__setitem__"))
+        named = name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
+        writes = named or name.startswith(("__i", "__setitem__"))
         written = (args[:1] or kwargs if writes else (), kwargs.get("out"))
         if any(x is self for x in pytree.tree_leaves(written)):
             settle(self)

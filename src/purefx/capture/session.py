@@ -173,7 +173,6 @@ class _Session:
         region = self._recorder.region(fake)
         made = Input([source], tensor, fake, self._recorder.variable(fake), region, region, writes=-_version(fake))
         made.was_leaf = is_leaf(fake)
-        made.first_version = _version(fake)
         self._recorder.histories.watch(fake)
         self._inputs[id(tensor)] = made
         return made

@@ -7,7 +7,7 @@ recording holds as its own.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -47,6 +47,8 @@ class Tensors:
         self._memories: dict[Storage, torch.UntypedStorage] = {}
         self._nbytes: dict[Storage, Int] = {}
         self._seen: list[weakref.ref[torch.Tensor]] = []
+        self.meets: Callable[[torch.Tensor, Operand], None] | None = None
+        """What is told of each tensor that is met."""
 
     def alive(self) -> Iterator[torch.Tensor]:
         """The tensors that were met and that somebody still holds."""
@@ -72,8 +74,12 @@ class Tensors:
         known = variable_of(tensor)
         if known is None:
             region = self.region(tensor)
-            return Operand(self._new_variable(tensor, region), region)
-        return Operand(known, known.last if self._shows(tensor, known.last) else self.region(tensor))
+            operand = Operand(self._new_variable(tensor, region), region)
+        else:
+            operand = Operand(known, known.last if self._shows(tensor, known.last) else self.region(tensor))
+        if self.meets is not None:
+            self.meets(tensor, operand)
+        return operand
 
     def _shows(self, tensor: torch.Tensor, region: Region) -> bool:
         return (

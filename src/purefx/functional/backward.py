@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from torch import fx
@@ -20,6 +21,7 @@ from purefx.capture.recording import Region
 from purefx.functional.builder import Value
 from purefx.functional.contents import Content
 from purefx.functional.dead import without_dead_nodes
+from purefx.functional.regions import first_elements, once
 from purefx.functional.rewrite import Rewriter
 from purefx.functional.roots import Root, infer_roots
 from purefx.functional.signature import (
@@ -38,11 +40,14 @@ from purefx.functional.verify import check_functional
 from purefx.operators import aten
 
 
-def rewrite_backward(rewriter: Rewriter, backward: Backward) -> FunctionalBackward:
-    """The functional graph of ``backward``; ``rewriter`` has been through the forward, and goes on from there."""
+def rewrite_backward(rewriter: Rewriter, backward: Backward, *, by_value: bool = False) -> FunctionalBackward:
+    """The functional graph of ``backward``; ``rewriter`` has been through the forward, and goes on from there.
+
+    What the program writes of the caller's memory is read there, or ``by_value``.
+    """
     rewriter.memory.part(rewriter.owned, rewriter.handed)
     rewriter.builder.begin_graph(kept_apart=_written_roots(rewriter) | _views_of_outputs(rewriter))
-    return _BackwardRewriter(rewriter, backward).run()
+    return _BackwardRewriter(rewriter, backward, by_value).run()
 
 
 def residual_outputs(rewriter: Rewriter, names: Iterable[str]) -> tuple[list[tuple[ForwardOutput, fx.Node]], list[Any]]:
@@ -58,6 +63,9 @@ def residual_outputs(rewriter: Rewriter, names: Iterable[str]) -> tuple[list[tup
     added: list[tuple[ForwardOutput, fx.Node]] = []
     sources: list[Any] = []
     for name in names:
+        if name in rewriter.memories:
+            sources.append(RootInput(name, rewriter.memories[name]))
+            continue
         node = nodes[name]
         value = rewriter.builder.values.get(node)
         if node in given and node not in written:
@@ -91,11 +99,12 @@ def _views_of_outputs(rewriter: Rewriter) -> set[fx.Node]:
 class _BackwardRewriter:
     rewriter: Rewriter
     backward: Backward
+    by_value: bool
 
     def run(self) -> FunctionalBackward:
         builder, memory = self.rewriter.builder, self.rewriter.memory
         graph = builder.graph
-        given: dict[fx.Node, BackwardInput] = {}
+        given: dict[fx.Node, BackwardInput] = {} if self.by_value else dict(self._memories())
         contents = list(self.rewriter.roots)
         for i, region in self.backward.tangents:
             value = builder.placeholder(f"tangent_{i}", region)
@@ -121,6 +130,22 @@ class _BackwardRewriter:
             values=builder.values,
             lines=builder.lines,
         )
+
+    def _memories(self) -> Iterable[tuple[fx.Node, BackwardInput]]:
+        """The caller's memory that the program has written, as inputs that the backward finds its content in."""
+        taken = {node.name for node in self.rewriter.graph.nodes}
+        for i, (root, content) in enumerate(self.rewriter.roots):
+            single = root.region.at(once(root.region.geometry))
+            if not root.written or content.region != single:
+                continue
+            name = next(n for n in (f"memory{'_' * k}_{i}" for k in count()) if n not in taken)
+            value = self.rewriter.builder.placeholder(name, root.region)
+            chain = first_elements(root.region.geometry, single.geometry)
+            content.value = self.rewriter.builder.chain(value, chain)
+            content.patches.clear()
+            content.derived.clear()
+            self.rewriter.memories[name] = root
+            yield value.node, ResidualInput(name, value)
 
     def _gradients(self) -> Iterable[tuple[BackwardOutput, fx.Node]]:
         """Each gradient in memory of its own; one that two targets share once."""

@@ -45,6 +45,7 @@ from purefx.functional.roots import (
     infer_changes,
     infer_roots,
     seen_by_autograd,
+    seen_without_elements,
 )
 from purefx.functional.signature import (
     BaseOutput,
@@ -89,7 +90,8 @@ class Rewriter:
     """Goes through a recording once, then puts the graph together.
 
     ``owned`` are the nodes whose memory the caller has, or gets, with the storage that it is: an output must not be a
-    view of it.  ``handed`` are the values that the caller gets as results.
+    view of it.  ``handed`` are the values that the caller gets as results, and ``memories`` names of memory as it is
+    after the call.
     """
 
     def __init__(self, recording: Recording, inputs: Sequence[Input], replay: Replay, env: ShapeEnv) -> None:
@@ -106,6 +108,7 @@ class Rewriter:
         self.given: list[ForwardInput] = []
         self.outputs: list[tuple[ForwardOutput, Any]] = []
         self.handed: list[tuple[Region, Value]] = []
+        self.memories: dict[str, Root] = {}
 
     def forward(self) -> None:
         """Rewrite the recording, and find the outputs of the graph."""
@@ -234,19 +237,7 @@ class Rewriter:
         self.memory.define(call, [self.builder.fresh(node, call.outputs[0].region)])
 
     def _outputs(self) -> list[tuple[ForwardOutput, Any]]:
-        outputs: list[tuple[ForwardOutput, Any]] = []
-        seen: set[tuple[Region, Shown | None]] = set()
-        changes = infer_changes(self._recording)
-        for root, content in self.roots:
-            for region in self.memory.written(content):
-                for part, shown in seen_by_autograd(root, region, changes):
-                    if (part, shown) not in seen:
-                        seen.add((part, shown))
-                        node = self._written(self.memory.read(part), root.region.storage)
-                        pending = part is not region or self.memory.is_pending(content, region)
-                        whole = None if pending else content.value.node
-                        outputs.append((WrittenOutput(root, part, whole, shown), node))
-        check_seen(self._recording, self._inputs, [shown for _, shown in seen if shown is not None])
+        outputs = self._writes()
         hows = [*self._replay.results, *self._replay.rebound]
         for variable, region in dict.fromkeys((h.variable, h.region) for h in hows if isinstance(h, Fresh)):
             node = self._result(region)
@@ -259,6 +250,29 @@ class Rewriter:
                 outputs.append((NumberOutput(how.value), self.builder.lower(how.value)))
         for symbol in self._symbols_outside(outputs):
             outputs.append((NumberOutput(symbol), self.builder.symbols[symbol]))
+        return outputs
+
+    def _writes(self) -> list[tuple[ForwardOutput, Any]]:
+        """What is written to the caller's memory."""
+        outputs: list[tuple[ForwardOutput, Any]] = []
+        seen: set[tuple[Region, Shown | None]] = set()
+        changes = infer_changes(self._recording)
+        for root, content in self.roots:
+            for region in self.memory.written(content):
+                for part, shown in seen_by_autograd(root, region, changes):
+                    if (part, shown) not in seen:
+                        seen.add((part, shown))
+                        node = self._written(self.memory.read(part), root.region.storage)
+                        pending = part is not region or self.memory.is_pending(content, region)
+                        whole = None if pending else content.value.node
+                        outputs.append((WrittenOutput(root, part, whole, shown), node))
+        ways = [shown for _, shown in seen if shown is not None]
+        roots = [root for root, _ in self.roots]
+        for root, region, shown in seen_without_elements(self._recording, roots, ways, changes):
+            node = self._written(self.memory.read(region), root.region.storage)
+            outputs.append((WrittenOutput(root, region, None, shown), node))
+            ways.append(shown)
+        check_seen(self._recording, self._inputs, ways)
         return outputs
 
     def _symbols_outside(self, outputs: list[tuple[ForwardOutput, Any]]) -> list[Any]:

@@ -11,7 +11,7 @@ The decision is taken after the recording, so it knows every region that the pro
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -56,10 +56,14 @@ def infer_roots(recording: Recording, inputs: Sequence[Input]) -> tuple[Root, ..
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """How often autograd has seen a change of geometry, each of them a node, and how often it has not."""
+    """How often autograd has seen a change of geometry, each of them a node, and how often it has not.
+
+    ``late`` tells that all writes to the memory came before, and that it is the memory that it was.
+    """
 
     nodes: int = 0
     unseen: int = 0
+    late: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +81,25 @@ class Changes:
 
 def infer_changes(recording: Recording) -> Changes:
     """What ``recording`` does to the histories of its variables."""
-    return Changes(_writing_variables(recording), _turned_variables(recording), _late_turns(recording))
+    turns = infer_turns(recording)
+    turned = frozenset(variable for variable, changes in turns.items() if changes.nodes)
+    late = {variable: changes for variable, changes in turns.items() if changes.late}
+    return Changes(_writing_variables(recording), turned, late)
 
 
-def _late_turns(recording: Recording) -> dict[Variable, Turns]:
+def infer_turns(recording: Recording) -> dict[Variable, Turns]:
+    """The changes of geometry of each variable that has any."""
     found: dict[Variable, Turns] = {}
-    early: set[Variable] = set()
     for call in recording:
-        memory = {o.region.storage for o in (*call.operands, *call.written)}
-        if call.effect is Effect.WRITE and call.modes.grad:
-            early.update(variable for variable in found if variable.first.storage in memory)
+        if call.effect is Effect.WRITE and call.modes.grad and found:
+            memory = {o.region.storage for o in (*call.operands, *call.written)}
+            for variable in [variable for variable in found if variable.first.storage in memory]:
+                found[variable] = replace(found[variable], late=False)
         for operand in call.written if call.effect in (Effect.GEOMETRY, Effect.STORAGE) else ():
             before, seen = found.get(operand.variable, Turns()), call.modes.grad
-            found[operand.variable] = Turns(before.nodes + seen, before.unseen + (not seen))
-            if isinstance(call.op, DataAccess) or call.effect is Effect.STORAGE or len(call.operands) > 1:
-                early.add(operand.variable)
-    return {variable: turns for variable, turns in found.items() if variable not in early}
-
-
-def _turned_variables(recording: Recording) -> frozenset[Variable]:
-    """The variables whose geometry the program changes with gradients on."""
-    changes = (c for c in recording if c.effect in (Effect.GEOMETRY, Effect.STORAGE) and c.modes.grad)
-    return frozenset(o.variable for call in changes for o in call.written)
+            other = isinstance(call.op, DataAccess) or call.effect is Effect.STORAGE or len(call.operands) > 1
+            found[operand.variable] = Turns(before.nodes + seen, before.unseen + (not seen), before.late and not other)
+    return found
 
 
 def _writing_variables(recording: Recording) -> frozenset[Variable]:
@@ -210,6 +211,23 @@ def _leads(way: Shown, region: Region) -> bool:
     after = way.before if way.of_base or _is_swapped(way.source) else way.source.after
     repeats = once(way.before.geometry) != way.before.geometry or has_internal_overlap(region.geometry)
     return not repeats and _has(way.before, region) and _has(after, region)
+
+
+def seen_without_elements(
+    recording: Recording, roots: Iterable[Root], ways: Iterable[Shown], changes: Changes
+) -> Iterable[tuple[Root, Region, Shown]]:
+    """The writes to no element at all that autograd sees, of tensors that none of ``ways`` shows a write of."""
+    shown = {id(_base_of(way.fake)) for way in ways}
+    calls = [call for call in recording if call.effect is Effect.WRITE and call.modes.grad]
+    empty = dict.fromkeys(o.region for call in calls for o in call.written if o.region.geometry.is_empty)
+    for root in roots if empty else ():
+        for member in root.members:
+            if id(_base_of(member.fake)) not in shown and is_changed(member):
+                family = [m for m in root.members if _base_of(m.fake) is _base_of(member.fake)]
+                region = next((r for r in empty if r.storage is root.region.storage), None)
+                seen = [] if region is None else _seen_by_family(family, region, changes)
+                yield from ((root, part, way) for part, way in seen if way is not None)
+                shown.update(id(_base_of(way.fake)) for _, way in seen if way is not None)
 
 
 def check_seen(recording: Recording, inputs: Sequence[Input], ways: Iterable[Shown]) -> None:

@@ -12,7 +12,16 @@ from itertools import groupby
 import torch
 
 from purefx._torch import OpOverload
-from purefx.analysis.gradients import begins, ends, is_detached, keeps_write, new_leaves, results_of
+from purefx.analysis.gradients import (
+    begins,
+    ends,
+    is_begun_anew,
+    is_detached,
+    is_outgrown,
+    keeps_write,
+    new_leaves,
+    results_of,
+)
 from purefx.analysis.replay import Itself
 from purefx.autodiff.backward import fakes_of, leaf_aliases
 from purefx.autodiff.joint import Joint
@@ -21,7 +30,7 @@ from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Input
 from purefx.capture.chance import random_state
 from purefx.capture.edges import is_bare_view, is_begun
-from purefx.capture.recording import DataAccess, Effect, Variable
+from purefx.capture.recording import Call, DataAccess, Effect, Variable
 from purefx.errors import GradientsRefused
 from purefx.functional.roots import Root
 from purefx.functional.signature import (
@@ -37,14 +46,14 @@ from purefx.runtime.differentiable import Saved, record, same_edge
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.support import set_versions
-from purefx.runtime.versions import emit_plain_views
+from purefx.runtime.versions import emit_at_versions, emit_plain_views
 from purefx.runtime.write_back import emit_seen
 
 
 def emit_history(scope: Scope) -> list[str]:
     """Statements after the graph has run: the outputs that autograd sees become functions of the targets."""
     before, after = _changes_of_leaves(scope)
-    lines = [*_hooks(scope), *before, *_leaf_results(scope), *_aliases(scope)]
+    lines = [*_hooks(scope), *before, *_leaf_results(scope), *_new_memories(scope), *_aliases(scope)]
     if scope.joint is not None:
         lines += [
             x for i, level in enumerate(scope.joint.levels) if not level.depth for x in _record(scope, scope.joint, i)
@@ -100,10 +109,14 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
     shown = {scope.counters.root(variable) for variable in leaf_aliases(scope.capture, scope.replay)}
     for known, name in scope.inputs.items():
         begun = begins(known)
-        if known.edge is not None and (begun or (is_detached(known) and known.variable in shown)):
+        outgrown = is_outgrown(known)
+        if known.edge is not None and (begun or outgrown or (is_detached(known) and known.variable in shown)):
             scope.earlier[known] = scope.unique(f"{name}_before", "before")
-            before += [f"{scope.earlier[known]} = {name}.view_as({name})", f"{name}.detach_()"]
-        elif (is_detached(known) and not _kept_views(scope, known)) or _loses_history(scope, known):
+            before += [
+                f"{scope.earlier[known]} = {scope.speller.name('same_edge', same_edge)}({name})",
+                f"{name}.{'requires_grad_(False)' if outgrown else 'detach_()'}",
+            ]
+        elif (is_detached(known) and not _is_detached_late(scope, known)) or _loses_history(scope, known):
             after.append(f"{name}.detach_()")
         if begun and not _is_turned(scope, known.variable):
             before += [*emit_plain_views(scope, known), f"{name}.requires_grad_()"]
@@ -112,13 +125,33 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
     return before, after
 
 
-def emit_late_detaching(scope: Scope) -> list[str]:
-    """``x.detach_()`` where views of ``x`` keep what was written: autograd has to make their histories before that."""
+def emit_late_detaching(scope: Scope, late: list[Call]) -> list[str]:
+    """``x.detach_()`` where views of ``x`` keep what was written or turned: autograd has to make their histories first.
+
+    ``late`` are the `late_views`.
+    """
     lines = []
     for known, name in scope.inputs.items():
-        views = _kept_views(scope, known) if is_detached(known) else []
-        lines += [*(f"{view}.grad_fn" for view in views), f"{name}.detach_()"] if views else []
-    return lines
+        if _is_detached_late(scope, known):
+            lines += [*(f"{view}.grad_fn" for view in _kept_views(scope, known)), f"{name}.detach_()"]
+    return [*lines, *emit_calls(scope, late)]
+
+
+def late_views(scope: Scope) -> list[Call]:
+    """The statements that make results without a history, as views of what is detached late."""
+    bases = [known.fake for known in scope.inputs if _is_detached_late(scope, known)]
+    results = [result for result, _ in results_of(scope.capture, scope.replay) if bases]
+    plain = [r for r in results if not r.fake.requires_grad and not r.fake.is_inference()]
+    plain = [r for r in plain if any(r.fake._base is base for base in bases)]
+    wanted = {result.variable for result in plain} - {known.variable for known in scope.inputs}
+    return [call for call in scope.replay.statements if wanted & {o.variable for o in call.outputs}]
+
+
+def _is_detached_late(scope: Scope, known: Input) -> bool:
+    if not is_detached(known):
+        return False
+    turns = (call for call in scope.replay.statements if call.effect is Effect.GEOMETRY)
+    return bool(_kept_views(scope, known)) or any(o.variable is known.variable for call in turns for o in call.written)
 
 
 def _kept_views(scope: Scope, base: Input) -> list[str]:
@@ -189,6 +222,59 @@ def _late_hooks(scope: Scope) -> list[str]:
     return [f"{name}.register_hook({name_of_hook(hook)})" for known, name in hooked for hook in known.late_hooks]
 
 
+def _new_memories(scope: Scope) -> list[str]:
+    """Statements that give leaves other memory, with which gradients arrive at another node than before (``set_``)."""
+    lines: list[str] = []
+    joint = scope.joint
+    if joint is None:
+        return lines
+    reached = {target.source for level in joint.levels for target in level.targets}
+    for known in scope.inputs:
+        if known not in reached or not is_begun_anew(known):
+            continue
+        kept = {source.root for source in joint.residuals.values() if isinstance(source, RootInput)}
+        needed = any(root.base is known and (root.written or root in kept) for root in scope.functional.roots)
+        if needed or any(level.raised for level in joint.levels):
+            raise GradientsRefused(
+                f"the program gives {known.name}, a leaf, other memory, and the old is written or saved for a backward",
+                where=None,
+                remedy="copy into it, under torch.no_grad()",
+            )
+        lines += _early(scope, _makers(scope, {known.variable}))
+    return lines
+
+
+def _early(scope: Scope, calls: list[Call]) -> list[str]:
+    """Statements that run ``calls`` before the call is recorded, which is a function of what they turn as it was."""
+    turned = {o.variable for call in calls for o in call.written}
+    written = [o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)]
+    lines = []
+    for known, name in scope.inputs.items():
+        if known.variable not in turned:
+            continue
+        if known.before != known.after and any(known in root.members for root in written):
+            raise GradientsRefused(
+                f"the program writes to {known.name}, changes its geometry, and takes what has another history of it",
+                where=None,
+                remedy="write to a copy of it, or under torch.no_grad()",
+            )
+        if known.edge is not None and known not in scope.earlier:
+            scope.earlier[known] = scope.unique(f"{name}_before", "before")
+            lines.append(f"{scope.earlier[known]} = {scope.speller.name('same_edge', same_edge)}({name})")
+    return [*lines, *emit_at_versions(scope, calls)]
+
+
+def _makers(scope: Scope, wanted: set[Variable]) -> list[Call]:
+    """The statements that make the ``wanted`` variables, to which it adds what they are made of; they are early now."""
+    for call in reversed(scope.replay.statements):
+        if wanted & {o.variable for o in call.outputs}:
+            wanted |= {o.variable for o in call.operands}
+    calls = [call for call in scope.replay.statements if wanted & {o.variable for o in call.outputs}]
+    calls = [call for call in calls if call not in scope.early]
+    scope.early.update(calls)
+    return calls
+
+
 def _aliases(scope: Scope) -> list[str]:
     """The statements that make results with a history of their own."""
     levels = scope.joint.levels if scope.joint is not None else ()
@@ -197,13 +283,29 @@ def _aliases(scope: Scope) -> list[str]:
     leaves = leaf_aliases(scope.capture, scope.replay)
     wanted.update(leaves)
     wanted |= _views_before_leaves(scope, leaves)
-    for call in reversed(scope.replay.statements):
-        if wanted & {o.variable for o in call.outputs}:
-            wanted |= {o.variable for o in call.operands}
-    calls = [call for call in scope.replay.statements if wanted & {o.variable for o in call.outputs}]
-    lines = emit_calls(scope, [call for call in calls if call not in scope.early])
-    scope.early.update(calls)
+    made = set(wanted)
+    calls = _makers(scope, wanted)
+    lines = _early(scope, calls)
+    _make_again(scope, calls, made)
     return [*lines, *(f"{scope.variables[leaf]}.requires_grad_()" for leaf in leaves)]
+
+
+def _make_again(scope: Scope, calls: list[Call], aliases: set[Variable]) -> None:
+    """Let those of the views ``calls`` that lie on the way to ``aliases``, and that others need, be made once more.
+
+    Rule: they have the histories of views of what gets its history only later.  A detached alias has none, and is the
+    base of its views.
+    """
+    detaching = (aten.detach.default, DataAccess.READ)
+    turned = {o.variable for call in calls if call.effect is not Effect.VIEW for o in call.outputs}
+    others = {o.variable for call in scope.replay.statements if call not in calls for o in call.operands}
+    others.update(result.variable for result, _ in results_of(scope.capture, scope.replay))
+    for call in calls:
+        made = {o.variable for o in call.outputs}
+        if made & others and not made & (aliases | turned) and call.op not in detaching:
+            scope.early.discard(call)
+            for variable in made:
+                del scope.variables[variable]
 
 
 def _views_before_leaves(scope: Scope, leaves: list[Variable]) -> set[Variable]:
@@ -228,14 +330,15 @@ def _record(scope: Scope, joint: Joint, i: int) -> list[str]:
 
 
 def _holders(scope: Scope, joint: Joint, level: Level) -> list[Input]:
-    """The tensors of the caller that ``level`` saves or shows, and that count a write.
+    """The tensors of the caller that ``level`` saves or shows, and whose version is another than before or at the end.
 
-    They are what is saved and never written, and what a view shows that is not older than the last write.
+    They are what is saved, and what a view shows that is not older than the last write.
     """
     sources = [joint.residuals[name] for name in joint.kept(level)]
     saved = [_holder(source.root) for source in sources if isinstance(source, RootInput)]
     held = dict.fromkeys([*saved, *_shown_by_aliases(scope, level)])
-    return [known for known in held if known.writes]
+    moved = {member for root in scope.functional.written for member in root.members}
+    return [known for known in held if known.writes or known in moved]
 
 
 def _keep_views(scope: Scope, level: Level, holders: list[Input]) -> list[str]:
@@ -284,13 +387,13 @@ def _input(scope: Scope, target: Target) -> str:
     name = scope.inputs[target.source]
     if target.of_base:
         return f"{name}._base"
-    return name if target.begins else scope.earlier.get(target.source, name)
+    return scope.earlier.get(target.source, name) if target.is_given else name
 
 
 def _saved(scope: Scope, joint: Joint, level: Level) -> str:
     kept = joint.kept(level)
-    tensors = [_residual(scope, joint.residuals[name]) for name, value in kept.items() if value is not None]
-    numbers = [_residual(scope, joint.residuals[name]) for name, value in kept.items() if value is None]
+    tensors = [_residual(scope, joint, joint.residuals[name]) for name, value in kept.items() if value is not None]
+    numbers = [_residual(scope, joint, joint.residuals[name]) for name, value in kept.items() if value is None]
     parts = [_tuple(tensors), _tuple(numbers), _tuple(_watched(scope, joint)), _tuple(_written(scope, joint))]
     read = _read(scope, joint)
     while parts and parts[-1] == "()":
@@ -327,35 +430,44 @@ def _tuple(items: list[str]) -> str:
     return f"({''.join(f'{item}, ' for item in items)})"
 
 
-def _residual(scope: Scope, source: RootInput | SymbolInput | ForwardOutput) -> str:
-    if isinstance(source, RootInput):
-        base = source.root.base
-        other = base is not None and (base.after != base.before or (base.base_edge is not None and base.writes > 0))
-        return f"{scope.roots[source.root]}{'.detach()' * other}"  # as itself it may have no history any more
-    if isinstance(source, SymbolInput):
-        return scope.speller.expression(source.symbol)
-    return scope.outputs[source]
+def _residual(scope: Scope, joint: Joint, source: RootInput | SymbolInput | ForwardOutput) -> str:
+    """A tensor to save, or a number.
+
+    It is an alias that counts by itself where autograd has saved what does not count with it.
+    """
+    match source:
+        case RootInput(root=root):
+            return f"{scope.roots[root]}{_way_to_save(scope, joint, root)}"
+        case SymbolInput(symbol=symbol):
+            return scope.speller.expression(symbol)
+        case ResultOutput(variable) | BaseOutput(variable):
+            return f"{scope.outputs[source]}{'.data' * (variable not in joint.read)}"
+        case _:
+            return scope.outputs[source]
+
+
+def _way_to_save(scope: Scope, joint: Joint, root: Root) -> str:
+    """How the memory of ``root`` is saved: as the tensor itself, which may have no history any more, or an alias."""
+    base, holder = root.base, _holder(root)
+    if not any(scope.counters.together(holder.variable, variable) for variable in joint.read):
+        return ".data"
+    turned = base is not None and (base.after != base.before or (base.base_edge is not None and base.writes > 0))
+    return ".detach()" if root.written or turned else ""
 
 
 def _watched(scope: Scope, joint: Joint) -> list[str]:
-    """The tensors that the program writes and the backward reads, with the versions that they end at."""
-    read = joint.storages_read
+    """The tensors that count their writes with what autograd has saved, and are not saved, with their last versions."""
     saved = list(joint.residuals.values())
     fakes = fakes_of(scope.capture, scope.replay)
     found = [
         f"({scope.outputs[o]}.detach(), {fakes[o.variable]._version})"
         for o in scope.functional.outputs
-        if isinstance(o, ResultOutput | BaseOutput)
-        and o.region.storage in read
-        and o not in saved
-        and o.variable in fakes
+        if isinstance(o, ResultOutput | BaseOutput) and o.variable in joint.read and o not in saved
     ]
-    given = {o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)} | scope.functional.written
-    for root in (root for root in scope.functional.roots if root in given):
-        member = next((m for m in root.members if m.writes), _holder(root))
-        if root.region.storage in read and member in scope.inputs and not member.tensor.is_inference():
-            name = scope.inputs[member]
-            found.append(f"({name}.detach(), {scope.version(member)} + {member.writes})")
+    holders = [_holder(source.root) for source in saved if isinstance(source, RootInput)]
+    for known in (k for k in scope.inputs if k.variable in joint.read and not k.tensor.is_inference()):
+        if not any(scope.counters.together(known.variable, holder.variable) for holder in holders):
+            found.append(f"({scope.inputs[known]}.detach(), {scope.version(known)} + {known.writes})")
     return found
 
 

@@ -8,14 +8,16 @@ set_versions((arg0, arg0_version + 2)) before views are taken, whose histories a
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from purefx.analysis.gradients import begins, ends, is_detached, new_leaves, results_of
 from purefx.analysis.replay import Replayed
 from purefx.autodiff.backward import fakes_of
 from purefx.capture.captured import Input, TensorResult
-from purefx.capture.edges import leaf_behind
-from purefx.capture.recording import DataAccess, Effect, Variable
+from purefx.capture.edges import is_begun, leaf_behind
+from purefx.capture.recording import Call, DataAccess, Effect, Variable
 from purefx.functional.roots import written_regions
-from purefx.functional.signature import BaseOutput, ResultOutput
+from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope
 from purefx.runtime.support import set_versions
@@ -47,31 +49,34 @@ def emit_first_versions(scope: Scope) -> list[str]:
 
 def emit_first_views(scope: Scope) -> list[str]:
     """The views that were taken before what they show had a history, or while it had one."""
-    return _emit_early(scope, {r.variable for r, how in results_of(scope.capture, scope.replay) if _is_first(scope, r)})
+    found = (_taken_first(scope, result) for result, _ in results_of(scope.capture, scope.replay))
+    return _emit_early(scope, {variable for variable in found if variable is not None})
 
 
 def emit_plain_views(scope: Scope, known: Input) -> list[str]:
     """The views that were taken of ``known`` when it was detached, and before it began to require grad again."""
     results = (r.variable for r, _ in results_of(scope.capture, scope.replay))
     shown = [v for v in results if v is not known.variable and scope.counters.root(v) is known.variable]
-    return _emit_early(scope, {v for v in shown if scope.counters.first_view(v) in scope.capture.plain_views})
+    plain = (scope.counters.first_part(v, scope.capture.plain_views) for v in shown)
+    return _emit_early(scope, {variable for variable in plain if variable is not None})
 
 
-def _is_first(scope: Scope, result: TensorResult) -> bool:
-    shown, first = scope.counters.root(result.variable), scope.counters.first_view(result.variable)
+def _taken_first(scope: Scope, result: TensorResult) -> Variable | None:
+    """The view, ``result`` itself or one that it was taken of, that has to be taken first."""
+    shown = scope.counters.root(result.variable)
+    plain = scope.counters.first_part(result.variable, scope.capture.plain_views)
     known = next((known for known in scope.inputs if known.variable is shown), None)
-    if known is not None:
-        if first in scope.capture.plain_views:
-            return begins(known) and known.edge is None
-        if not result.fake.requires_grad:  # it is detached, and what it was taken of may have a history
-            return False
-        again = begins(known) and leaf_behind(result.fake) is known.fake
-        return (is_detached(known) or ends(known)) and not again
-    makers = (c for c in scope.replay.statements if any(o.variable is result.variable for o in c.outputs))
-    written = any(o.variable is result.variable for call in scope.capture.recording for o in call.written)
-    begun = shown in new_leaves(scope.capture, scope.replay)
-    older = begun or (not written and any(map(scope.counters.is_older, makers)))
-    return first in scope.capture.plain_views and older
+    if known is None:
+        makers = (c for c in scope.replay.statements if any(o.variable is result.variable for o in c.outputs))
+        written = any(o.variable is result.variable for call in scope.capture.recording for o in call.written)
+        begun = shown in new_leaves(scope.capture, scope.replay)
+        return plain if begun or (not written and any(map(scope.counters.is_older, makers))) else None
+    if plain is not None:
+        return plain if begins(known) and known.edge is None else None
+    if not result.fake.requires_grad:  # it is detached, and what it was taken of may have a history
+        return None
+    again = begins(known) and leaf_behind(result.fake) is known.fake
+    return result.variable if (is_detached(known) or ends(known)) and not again else None
 
 
 def emit_older_views(scope: Scope) -> list[str]:
@@ -119,16 +124,35 @@ def _emit_early(scope: Scope, needed: set[Variable]) -> list[str]:
     calls = [call for call in scope.replay.statements if wanted & {o.variable for o in call.outputs}]
     early = [call for call in calls if call not in scope.early]
     scope.early.update(early)
-    shown = [o.variable for call in early for o in call.operands]
+    return emit_at_versions(scope, early)
+
+
+def emit_at_versions(scope: Scope, calls: list[Call]) -> list[str]:
+    """Statements that run ``calls``, views of what is older than the last write of it or not, when it is or is not."""
+    lines: list[str] = []
+    for older, together in groupby(calls, key=scope.counters.is_older):
+        lines += _emit_at_version(scope, list(together), older=older)
+    return lines
+
+
+def _emit_at_version(scope: Scope, calls: list[Call], *, older: bool) -> list[str]:
+    """Statements that make the views ``calls``, which are ``older`` than the last write or not."""
+    shown = [o.variable for call in calls for o in call.operands]
     outputs = [
         (name, version)
         for variable, name, version in _versions_of_outputs(scope)
         if version and any(scope.counters.together(variable, v) for v in shown)
     ]
-    lines = emit_calls(scope, early)
-    known = [f"({name}, {scope.version(k)})" for k, name in _written_by_graph(scope, shown)]
-    before = _setting(scope, [*known, *(f"({name}, {version - 1})" for name, version in outputs)])
-    return [*before, *lines, *_setting(scope, [f"({name}, {version})" for name, version in outputs])]
+    known = (
+        _written_by_graph(scope, shown)
+        if older
+        else [(k, n) for k, n in _counted_with(scope, shown) if _writes(scope, k)]
+    )
+    first = [f"({name}, {scope.version(k)})" for k, name in known]
+    last = [f"({name}, {scope.version(k)} + {_writes(scope, k)})" for k, name in known]
+    before = _setting(scope, [*(first if older else last), *(f"({name}, {v - older})" for name, v in outputs)])
+    after = _setting(scope, [*([] if older else first), *(f"({name}, {v})" for name, v in outputs if older)])
+    return [*before, *emit_calls(scope, calls), *after]
 
 
 def _made_of(scope: Scope, variable: Variable) -> set[Variable]:
@@ -143,11 +167,20 @@ def _made_of(scope: Scope, variable: Variable) -> set[Variable]:
 def _written_by_graph(scope: Scope, shown: list[Variable]) -> list[tuple[Input, str]]:
     """The tensors of the caller that the graph has written in place already, and that count with one of ``shown``."""
     written = {member for root in scope.functional.written for member in root.members}
+    return [(known, name) for known, name in _counted_with(scope, shown) if known in written]
+
+
+def _counted_with(scope: Scope, shown: list[Variable]) -> list[tuple[Input, str]]:
     return [
         (known, name)
         for known, name in _counted(scope)
-        if known in written and any(scope.counters.together(known.variable, v) for v in shown)
+        if any(scope.counters.together(known.variable, v) for v in shown)
     ]
+
+
+def _writes(scope: Scope, known: Input) -> int:
+    """How many writes ``known`` counts before statements move it."""
+    return max(known.writes - _moved(scope, known.variable) - _written_later(scope, known), 0)
 
 
 def _versions_of_outputs(scope: Scope) -> list[tuple[Variable, str, int]]:
@@ -167,10 +200,28 @@ def emit_versions(scope: Scope) -> list[str]:
     touched = written_regions(scope.capture.recording)
     pairs = []
     for known, name in _counted(scope):
-        count = max(known.writes - _moved(scope, known.variable) - _written_later(scope, known), 0)
+        count = _writes(scope, known)
         if count or known.before.storage in touched:
             pairs.append(f"({name}, {scope.version(known)} + {count})")
-    return _setting(scope, pairs if scope.joint is not None else [*pairs, *_pairs_of_outputs(scope)])
+    pairs += _versions_of_early(scope)
+    setting = _setting(scope, pairs if scope.joint is not None else [*pairs, *_pairs_of_outputs(scope)])
+    return [*setting, *(f"{name}.grad_fn" for name in _set_back(scope))]
+
+
+def _set_back(scope: Scope) -> list[str]:
+    """The views whose versions are set back after the wrapper has written them.
+
+    Rule: their histories are of a version that would come again with a later write; so they are made anew at this one.
+    """
+    outputs = [o for o in scope.functional.outputs if isinstance(o, WrittenOutput) and o.shown is not None]
+    written = [o.shown.source for o in outputs if o.shown is not None]
+    views = {o.shown.source for o in outputs if o.shown is not None and not o.shown.of_base}
+    return [
+        name
+        for known, name in scope.inputs.items()
+        if known in views and known.fake._base is not None and known.fake.requires_grad
+        if sum(scope.counters.together(known.variable, other.variable) for other in written) > _writes(scope, known)
+    ]
 
 
 def emit_last_versions(scope: Scope) -> list[str]:
@@ -195,7 +246,7 @@ def _setting(scope: Scope, pairs: list[str]) -> list[str]:
 
 def _written_later(scope: Scope, known: Input) -> int:
     """How many writes came after the last change of the geometry of a view: its history is older than they are."""
-    if not known.fake.requires_grad or known.fake._base is None:
+    if not known.fake.requires_grad or known.fake._base is None or is_begun(known.fake):
         return 0
     changes = [c for c in scope.replay.statements if c.effect is Effect.GEOMETRY and c.op is not DataAccess.SWAP]
     changes = [c for c in changes if any(o.variable is known.variable for o in c.written)]
@@ -203,9 +254,9 @@ def _written_later(scope: Scope, known: Input) -> int:
 
 
 def _moved(scope: Scope, variable: Variable) -> int:
-    """How many statements count as a write to ``variable``: any change of geometry but ``x.data = y``."""
+    """How many statements to come count as a write to ``variable``: any change of geometry but ``x.data = y``."""
     changes = (c for c in scope.replay.statements if c.effect in (Effect.GEOMETRY, Effect.STORAGE))
-    changes = (c for c in changes if c.op is not DataAccess.SWAP and not c.is_idle)
+    changes = (c for c in changes if c.op is not DataAccess.SWAP and not c.is_idle and c not in scope.early)
     return sum(scope.counters.together(o.variable, variable) for c in changes for o in c.written)
 
 
@@ -216,13 +267,21 @@ def _counted(scope: Scope) -> list[tuple[Input, str]]:
     return [(known, name) for known, name in moved if not known.tensor.is_inference()]
 
 
+def _versions_of_early(scope: Scope) -> list[str]:
+    """The counters of aliases that count by themselves, and that are made already: views are still taken of them."""
+    pairs = {}
+    for result, how in results_of(scope.capture, scope.replay):
+        root = scope.counters.root(result.variable)
+        if isinstance(how, Replayed) and root in scope.variables and _counts_apart(scope, result):
+            pairs[scope.variables[root]] = max((result.version or 0) - _moved(scope, root), 0)
+    return [f"({name}, {version})" for name, version in pairs.items()]
+
+
 def _versions_of_replayed(scope: Scope) -> dict[str, int]:
-    hows = [*scope.replay.results, *scope.replay.rebound]
-    results = [*scope.capture.results, *(r.result for r in scope.capture.rebindings)]
     return {
         scope.result(how): result.version or 0
-        for how, result in zip(hows, results, strict=True)
-        if isinstance(how, Replayed) and isinstance(result, TensorResult) and _counts_apart(scope, result)
+        for result, how in results_of(scope.capture, scope.replay)
+        if isinstance(how, Replayed) and _counts_apart(scope, result)
     }
 
 

@@ -34,6 +34,7 @@ from purefx.runtime.history import (
     emit_late_leaves,
     emit_later_levels,
     emit_seed,
+    late_views,
 )
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.versions import (
@@ -105,6 +106,8 @@ def _matches(scope: Scope) -> list[str]:
 
 def _body(scope: Scope) -> list[str]:
     """Statements that run the program: the graph, then the epilogue."""
+    late = late_views(scope)
+    scope.early.update(late)
     return [
         *emit_seed(scope),
         *emit_graph_call(scope),
@@ -120,7 +123,7 @@ def _body(scope: Scope) -> list[str]:
         *emit_statements(scope, begin_turned(scope)),
         *emit_write_back_resized(scope),
         *emit_last_versions(scope),
-        *emit_late_detaching(scope),
+        *emit_late_detaching(scope, late),
         *emit_late_leaves(scope),
         *emit_rebinding(scope),
         *emit_return(scope),
