@@ -184,6 +184,10 @@ READS_HISTORY: Callable[..., Any] = vars(torch._C.TensorBase)["grad_fn"].__get__
 """What a mode for torch functions sees where a program asks for ``x.grad_fn``."""
 
 
+READS_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__get__
+"""What a mode for torch functions sees where a program asks for ``x.data``."""
+
+
 def has_saved_tensor_hooks() -> bool:
     """Whether hooks are set on what autograd saves."""
     ignore_is_tracing = False

@@ -31,6 +31,7 @@ from purefx.analysis.replay import Fresh, Replay, Replayed
 from purefx.capture.captured import Capture, TensorResult
 from purefx.capture.edges import edge_of
 from purefx.capture.frames import current_line
+from purefx.capture.recording import DataAccess, Effect, Variable
 from purefx.errors import TransformRefused
 from purefx.operators import aten
 
@@ -149,6 +150,41 @@ def with_own_history(capture: Capture, replay: Replay) -> Replay:
         for result, how in zip(capture.results, replay.results, strict=True)
     )
     return replace(replay, results=results)
+
+
+def written_apart(capture: Capture, replay: Replay) -> tuple[Fresh, ...]:
+    """The results that share memory with other tensors, and have the history of what was written to them alone.
+
+    Views of such results are not among them.
+
+    Rule: what is written to a detached tensor with gradients is a part of its history, and of none that it was
+    detached from.
+
+        v = x * 2                 the values of w and v are the same, their gradients are not
+        w = v.detach()
+        w.copy_(v ** 3)
+        return w, v
+    """
+    origins = _detached(capture)
+    written = {o.variable for call in capture.recording if call.effect is Effect.WRITE for o in call.written}
+    origins_written = {origins[variable] for variable in written if variable in origins}
+    pairs = zip(capture.results, replay.results, strict=True)
+    shared = [result for result, how in pairs if isinstance(result, TensorResult) and isinstance(how, Replayed)]
+    apart = {r.variable: r.region for r in shared if origins.get(r.variable) in origins_written}
+    own = [v for v, r in apart.items() if r.dtype.is_floating_point or r.dtype.is_complex]
+    return tuple(Fresh(v, apart[v]) for v in own if origins[v] is v or origins[v] not in apart)
+
+
+def _detached(capture: Capture) -> dict[Variable, Variable]:
+    """Of each view of something detached, and of that itself, what was made by detaching."""
+    found: dict[Variable, Variable] = {}
+    for call in capture.recording:
+        for output in call.outputs if call.effect is Effect.VIEW else ():
+            before = [found[o.variable] for o in call.operands if o.variable in found]
+            cuts = call.op in (aten.detach.default, DataAccess.READ)
+            if cuts or before:
+                found.setdefault(output.variable, output.variable if cuts else before[0])
+    return found
 
 
 def _is_apart(result: TensorResult, how: Replayed, replay: Replay) -> bool:
