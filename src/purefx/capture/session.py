@@ -37,6 +37,7 @@ from purefx.capture.arguments import (
     check_tensor,
     flatten,
 )
+from purefx.capture.branches import Branching
 from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Result, Resumed, TensorResult
 from purefx.capture.edges import edge_of, is_leaf, take_off_hooks
 from purefx.capture.escapes import check_nothing_escaped
@@ -218,7 +219,7 @@ class _Session:
             names = eager_names(self._inputs.values(), self._recorder.recording)
             kernels = without_grad_dependent_kernels()
             _running.depth = getattr(_running, "depth", 0) + 1
-            with names, kernels, refusals(), quiet_fake_tensors(), self._fakes.mode, self._recorder:
+            with names, kernels, refusals(), quiet_fake_tensors(), Branching(capture), self._fakes.mode, self._recorder:
                 return self._function(*args, **kwargs)
         finally:
             _running.depth -= 1
