@@ -160,6 +160,11 @@ def is_from_function(view: torch.Tensor) -> bool:
     return view._is_view() and view_rules(view) == torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION
 
 
+def accumulates() -> bool:
+    """Whether the backward that runs adds up gradients at all leaves, and was not asked for those of some tensors."""
+    return torch.autograd._is_checkpoint_valid()
+
+
 def keeps_graph() -> bool:
     """Whether the backward that runs may be asked to run once more (``retain_graph=True``)."""
     return torch._C._autograd._get_current_graph_task_keep_graph()

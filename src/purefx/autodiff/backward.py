@@ -43,7 +43,7 @@ class Backward:
     """One run of the backward: ``tangents`` are the slots that were given one, and what it looked like.
 
     ``gradients`` has the region of each target's gradient, None where none flows to it.  ``inputs`` are tensors of the
-    caller that the backward alone uses.
+    caller that the backward alone uses.  ``refusal`` is what eager raises unless all gradients are accumulated.
     """
 
     recording: Recording
@@ -51,6 +51,7 @@ class Backward:
     tangents: tuple[tuple[int, Region], ...]
     gradients: tuple[Region | None, ...]
     inputs: tuple[Input, ...]
+    refusal: RuntimeError | None
 
 
 def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutput]) -> tuple[Slot, ...]:
@@ -168,7 +169,7 @@ def run_backward(
             passed = [*stops, *(target.place for target in targets if target.is_view)]
             with torch.autograd.set_detect_anomaly(mode=False), stopped(passed):  # that would look into fakes for nan
                 outputs = cast(list[torch.Tensor], [output for _, output, _ in given])  # autograd takes edges too
-                gradients = _gradients(outputs, targets, tangents)
+                gradients, refusal = _gradients(outputs, targets, tangents)
             regions = tuple(None if g is None else recorder.region(g) for g in gradients)
             segment = tuple(calls[start:])
         finally:
@@ -177,7 +178,7 @@ def run_backward(
                 if slot.fake.retains_grad:
                     slot.fake.grad = None  # that of this run
     shown = tuple((i, recorder.region(t)) for (i, _, _), t in zip(given, tangents, strict=True))
-    return Backward(recorder.recording, segment, shown, regions, resumed.inputs()[known:])
+    return Backward(recorder.recording, segment, shown, regions, resumed.inputs()[known:], refusal)
 
 
 @contextmanager
@@ -197,8 +198,8 @@ def _without(number: int, gradients: tuple[torch.Tensor | None, ...]) -> tuple[t
 
 def _gradients(
     outputs: list[torch.Tensor], targets: Sequence[Target], tangents: list[torch.Tensor]
-) -> Sequence[torch.Tensor | None]:
-    """The gradients of ``targets``.
+) -> tuple[Sequence[torch.Tensor | None], RuntimeError | None]:
+    """The gradients of ``targets``, and what autograd raises where it is asked for those of some tensors.
 
     Rule: a function may run a backward of its own in its backward, and ask for one that accumulates (the reentrant
     checkpoint).  Then gradients are taken where they arrive, and what was accumulated is taken away again.
@@ -206,12 +207,13 @@ def _gradients(
     edges = [target.edge for target in targets]
     if not edges:
         torch.autograd.backward(outputs, tangents, retain_graph=True)  # for what it writes
-        return []
+        return [], None
     try:
-        return torch.autograd.grad(outputs, edges, tangents, retain_graph=True, allow_unused=True)
+        return torch.autograd.grad(outputs, edges, tangents, retain_graph=True, allow_unused=True), None
     except RuntimeError as error:
         if "use_reentrant" not in str(error):
             raise
+        refusal = RuntimeError(*error.args)
     arrived: dict[int, torch.Tensor] = {}
     leaves = [target.source.fake for target in targets if isinstance(target.source, Input)]
     before = [leaf.grad if leaf.is_leaf else None for leaf in leaves]
@@ -224,7 +226,7 @@ def _gradients(
         for leaf, gradient in zip(leaves, before, strict=True):
             if leaf.is_leaf:
                 leaf.grad = gradient
-    return [arrived.get(i) for i in range(len(targets))]
+    return [arrived.get(i) for i in range(len(targets))], refusal
 
 
 def _arrive(

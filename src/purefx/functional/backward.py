@@ -120,6 +120,7 @@ class _BackwardRewriter:
             outputs=tuple(o for o, _ in outputs),
             values=builder.values,
             lines=builder.lines,
+            refusal=self.backward.refusal,
         )
 
     def _gradients(self) -> Iterable[tuple[BackwardOutput, fx.Node]]:
