@@ -162,7 +162,8 @@ def is_from_function(view: torch.Tensor) -> bool:
 
 def accumulates() -> bool:
     """Whether the backward that runs adds up gradients at all leaves, and was not asked for those of some tensors."""
-    return torch.autograd._is_checkpoint_valid()
+    valid: bool = torch.autograd._is_checkpoint_valid()  # type: ignore[no-untyped-call]  # it has no types
+    return valid
 
 
 def keeps_graph() -> bool:

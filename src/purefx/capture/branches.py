@@ -49,6 +49,8 @@ class Branching(TorchFunctionMode):
         """What ``func`` gives."""
         if not is_cond(func, args):
             _check_loop(func, args)
+            if func in _SPLITS and isinstance(places := args[1] if len(args) > 1 else None, torch.Tensor):
+                args = (args[0], places.tolist(), *args[2:])  # the function reads the memory of the tensor
             return func(*args, **(kwargs or {}))
         with self:
             return _choose(self._capture, *args, **(kwargs or {}))
@@ -65,6 +67,7 @@ def _check_loop(func: Any, args: Sequence[Any]) -> None:
         )
 
 
+_SPLITS = frozenset({torch.tensor_split, torch.Tensor.tensor_split})
 _LOOPS = frozenset({"while_loop", "scan", "map_impl"})
 _FORWARD = frozenset({"while_loop"})
 """Those of them that have a functional form, and no derivatives."""

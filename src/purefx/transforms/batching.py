@@ -63,7 +63,34 @@ def _call(functional: FunctionalGraph, node: fx.Node, known: dict[fx.Node, Any],
     if isinstance(target, OnCopies):
         layouts = [functional.values[x].geometry if isinstance(x, fx.Node) else None for x in node.args]
         return _Loop.apply(target, layouts, *args)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
-    return _FREE.get(target, target)(*args, **kwargs)
+    if kwargs.get("memory_format") in _CHANNELS_LAST:  # of an example; a batch has more dimensions
+        kwargs = {name: x for name, x in kwargs.items() if name != "memory_format"}
+    try:
+        return _FREE.get(target, target)(*args, **kwargs)
+    except RuntimeError as error:
+        if "could not generate a fallback" not in str(error):
+            raise
+    return _each(target, args, kwargs)
+
+
+_CHANNELS_LAST = frozenset({torch.channels_last, torch.channels_last_3d})
+
+
+def _each(op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """``op``, one example after the other."""
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+    returned: list[pytree.TreeSpec] = []
+
+    def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        replaced = dict(zip(places, tensors, strict=True))
+        given = pytree.tree_unflatten([replaced.get(i, x) for i, x in enumerate(leaves)], structure)
+        results, how = pytree.tree_flatten(op(*given[0], **given[1]))
+        returned[:] = [how]
+        return results
+
+    found = _Loop.apply(run, [None] * len(places), *(leaves[i] for i in places))  # type: ignore[no-untyped-call]  # PyTorch gives it no types
+    return pytree.tree_unflatten(found, returned[0])
 
 
 def _either(which: torch.Tensor, first: Callable[..., Any], second: Callable[..., Any], operands: Sequence[Any]) -> Any:

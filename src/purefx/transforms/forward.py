@@ -7,12 +7,14 @@ x.data                  has no gradient at the innermost level, but at the other
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
 from purefx._torch import READS_DATA, bottom, in_forward_mode, is_transforming, storage_key
 from purefx.capture.recording import geometry_of
@@ -26,11 +28,20 @@ _KEEPING = frozenset({"set_", "swap_"})
 
 
 class SeparateWrites(TorchFunctionMode):
-    """A write reads no memory that it writes, and ``out=`` is a write like others."""
+    """A write reads no memory that it writes, and ``out=`` is a write like others.
+
+    Without ``hooks`` none is registered on what requires no grad: a tangent has no use for what a gradient runs.
+    """
+
+    def __init__(self, *, hooks: bool = True) -> None:
+        super().__init__()
+        self._hooks = hooks
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What ``func`` gives."""
         kwargs = kwargs or {}
+        if func is torch.Tensor.register_hook and not self._hooks and not args[0].requires_grad:
+            return RemovableHandle(OrderedDict())
         if isinstance(kwargs.get("out"), torch.Tensor):
             return _to_out(func, args, kwargs)
         if args and isinstance(args[0], torch.Tensor) and _is_write(getattr(func, "__name__", "")):

@@ -1,0 +1,82 @@
+"""Operators that PyTorch's transforms, or fake tensors, know less of than others: compared with eager, or a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import purefx
+
+Function = Callable[..., Any]
+X = torch.linspace(-1.0, 1.0, 48, dtype=torch.float64).sin().view(2, 4, 6)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    return (x.view(1, 2, 2, 6) * 2).to(memory_format=torch.channels_last).sin()
+
+
+PIECEWISE: dict[str, Function] = {
+    "_chunk_cat": lambda x: torch._chunk_cat([x, x * 2], 0, 2),
+    "histogramdd": lambda x: torch.histogramdd(x[:, :2], [3, 3])[0],
+    "histogram": lambda x: torch.histogram(x, 4)[0],
+    "tensor_split": lambda x: torch.tensor_split(x, torch.tensor([1, 3]))[1] * 2,
+    "channels_last": channels_last,
+}
+
+
+@pytest.mark.parametrize("name", PIECEWISE)
+def test_an_operator_without_a_rule_runs_for_each_example(name: str) -> None:
+    f = PIECEWISE[name]
+    torch.testing.assert_close(torch.func.vmap(purefx.compile(f))(X), torch.stack([f(x) for x in X]))
+
+
+def test_a_tensor_is_split_by_a_tensor() -> None:
+    assert purefx.check(lambda x: torch.tensor_split(x, torch.tensor([1, 3])), X[0])
+    assert purefx.check(lambda x: x.tensor_split(torch.tensor(2), dim=1), X[0])
+    assert purefx.check(torch.tensor_split, X[0], torch.tensor([1, 3]))
+
+
+def solved(a: Tensor, b: Tensor) -> Tensor:
+    solution: Tensor = torch.linalg.lstsq(a, b).solution
+    return solution
+
+
+@pytest.mark.parametrize("driver", ["gelsy", "gels"])
+@pytest.mark.parametrize("sizes", [(4, 2), (2, 4), (3, 3), (2, 4, 2)])
+def test_least_squares_are_those_of_eager(sizes: tuple[int, ...], driver: str) -> None:
+    a = torch.linspace(0.0, 3.0, torch.Size(sizes).numel(), dtype=torch.float64).sin().view(sizes).requires_grad_()
+    b = torch.linspace(1.0, 2.0, sizes[-2] * 3, dtype=torch.float64).view(sizes[-2], 3).expand(*sizes[:-2], -1, -1)
+    assert purefx.check(lambda a, b: tuple(torch.linalg.lstsq(a, b, driver=driver)), a, b.clone())
+
+
+def test_so_are_their_derivatives() -> None:
+    a, b = X[:, :, :2], X[0, :, 3:]
+
+    def slope(f: Function) -> Function:
+        return torch.func.grad(lambda a, b: f(a, b).sin().sum(), (0, 1))
+
+    compiled = purefx.compile(solved)
+    torch.testing.assert_close(slope(compiled)(a[0], b), slope(solved)(a[0], b))
+    hessians = [torch.func.jacfwd(slope(f), (0, 1))(a[0], b) for f in (compiled, solved)]
+    torch.testing.assert_close(*hessians)
+    expected = [torch.stack(each) for each in zip(*(slope(solved)(x, b) for x in a), strict=True)]
+    torch.testing.assert_close(list(torch.func.vmap(slope(compiled), (0, None))(a, b)), expected)
+
+
+def test_residuals_that_depend_on_a_rank_are_refused() -> None:
+    with pytest.raises(purefx.errors.DataDependentControlFlow):
+        purefx.trace(lambda a, b: torch.linalg.lstsq(a, b, driver="gelsd"), X[0, :, :2], X[0])
+
+
+def test_a_hook_does_not_stop_a_tangent() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        y.register_hook(lambda gradient: gradient * 3)
+        return (y**3).sum()
+
+    x = X[0, 0]
+    torch.testing.assert_close(torch.func.hessian(purefx.compile(f))(x), torch.func.hessian(f)(x))
