@@ -80,3 +80,27 @@ def test_a_hook_does_not_stop_a_tangent() -> None:
 
     x = X[0, 0]
     torch.testing.assert_close(torch.func.hessian(purefx.compile(f))(x), torch.func.hessian(f)(x))
+
+
+MASK = torch.tensor([True, False, True, True])
+CHOSEN: dict[str, Function] = {
+    "a mask": lambda x: x[MASK] * 2,
+    "a sum of it": lambda x: x[MASK].sin().sum(0),
+    "nonzero": lambda x: x.index_select(0, torch.nonzero(x.sum(1) > -9).view(-1)).cos(),
+    "combinations": lambda x: torch.combinations(x[0], 2),
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_what_is_chosen_by_values_has_tangents(name: str) -> None:
+    f, x = CHOSEN[name], X[0]
+    expected = torch.func.jvp(f, (x,), (x.cos(),))
+    torch.testing.assert_close(torch.func.jvp(purefx.compile(f), (x,), (x.cos(),)), expected)
+    inside = purefx.compile(lambda x: torch.func.jvp(f, (x,), (x.cos(),)))
+    torch.testing.assert_close(inside(x), expected)
+
+
+def test_a_tangent_of_a_view_of_such_sizes_is_refused() -> None:
+    compiled = purefx.compile(lambda x: x[MASK].sum(0).sin().sum())
+    with pytest.raises(purefx.errors.UnsupportedOperator, match="forward-mode AD of a view"):
+        torch.func.hessian(compiled)(X[0])
