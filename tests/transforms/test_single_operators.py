@@ -104,3 +104,40 @@ def test_a_tangent_of_a_view_of_such_sizes_is_refused() -> None:
     compiled = purefx.compile(lambda x: x[MASK].sum(0).sin().sum())
     with pytest.raises(purefx.errors.UnsupportedOperator, match="forward-mode AD of a view"):
         torch.func.hessian(compiled)(X[0])
+
+
+def unsqueezed(x: Tensor) -> Tensor:
+    y = x * 2
+    y.unsqueeze_(0)
+    return y
+
+
+def turned_and_shown(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.view(-1, 1) * 2
+    y.t_()
+    return y, y[0]
+
+
+TURNED: dict[str, Function] = {
+    "unsqueeze_": unsqueezed,
+    "t_": turned_and_shown,
+    "quantile": lambda x: torch.quantile(x, 0.3),
+    "quantiles": lambda x: torch.quantile(x, torch.tensor([0.3, 0.5], dtype=x.dtype), 0, keepdim=True),
+    "stft": lambda x: torch.view_as_real(torch.stft(x, 4, window=torch.ones(4, dtype=x.dtype), return_complex=True)),
+}
+
+
+def weight(f: Function) -> Function:
+    """A number that depends on each result of ``f`` in its own way."""
+    leaves = torch.utils._pytree.tree_leaves
+    return lambda x: sum((y * (i + 1)).sin().sum() for i, y in enumerate(leaves(f(x))))
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_results_of_another_geometry_have_second_derivatives(name: str) -> None:
+    f, x = TURNED[name], X[0, 0].clone().requires_grad_()
+    compiled = purefx.compile(f)
+    expected = torch.func.hessian(weight(f))(X[0, 0])
+    torch.testing.assert_close(torch.func.hessian(weight(compiled))(X[0, 0]), expected)
+    (slope,) = torch.autograd.grad(weight(compiled)(x), x, create_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(slope.sum(), x)[0], expected.sum(0))

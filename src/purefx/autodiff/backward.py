@@ -243,9 +243,15 @@ def _shown(slot: Slot, recorder: Recorder) -> tuple[torch.Tensor | GradientEdge,
     if slot.behind is not None:
         return slot.edge, wanted
     now = recorder.region(fake)
+    shown = as_made(fake, now, wanted)
+    return (fake, now) if shown is fake else (shown, recorder.region(shown))
+
+
+def as_made(tensor: torch.Tensor, now: Region, wanted: Region) -> torch.Tensor:
+    """``tensor``, which shows ``now``, as ``wanted``, which it showed when it was made."""
     if now == wanted or now.storage is not wanted.storage:
-        return fake, now
-    fake = fake.conj() if now.conj and not wanted.conj else fake
+        return tensor
+    tensor = tensor.conj() if now.conj and not wanted.conj else tensor
     chain = chain_between(now.physical, wanted.physical)
     if chain is None:
         raise GradientsRefused(
@@ -253,8 +259,7 @@ def _shown(slot: Slot, recorder: Recorder) -> tuple[torch.Tensor | GradientEdge,
             where=None,
             remedy="return a copy of it (clone), or use as_strided in the place of as_strided_",
         )
-    shown = apply_chain(fake, chain)
-    return shown, recorder.region(shown)
+    return apply_chain(tensor, chain)
 
 
 def _tangent(region: Region, capture: Capture) -> torch.Tensor:
