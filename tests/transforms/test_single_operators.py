@@ -141,3 +141,34 @@ def test_results_of_another_geometry_have_second_derivatives(name: str) -> None:
     torch.testing.assert_close(torch.func.hessian(weight(compiled))(X[0, 0]), expected)
     (slope,) = torch.autograd.grad(weight(compiled)(x), x, create_graph=True)
     torch.testing.assert_close(torch.autograd.grad(slope.sum(), x)[0], expected.sum(0))
+
+
+MASKS = torch.tensor([[True, False, True, False], [False, True, True, False]])
+VALUES = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+
+
+def put(x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+    y = x * 1
+    y[mask] = values
+    return y.sin()
+
+
+def accumulated(x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+    return torch.index_put(x.view(2, 2), (mask.view(2, 2),), values * x[:2], accumulate=True)
+
+
+@pytest.mark.parametrize("f", [put, accumulated])
+def test_each_example_puts_values_at_a_mask_of_its_own(f: Function) -> None:
+    xs, compiled = X[0, :2, :4], purefx.compile(f)
+
+    def loop(xs: Tensor, values: Tensor) -> Tensor:
+        return torch.stack([f(x, mask, v) for x, mask, v in zip(xs, MASKS, values, strict=True)])
+
+    def batch(xs: Tensor, values: Tensor) -> Any:
+        return torch.func.vmap(compiled)(xs, MASKS, values)
+
+    torch.testing.assert_close(batch(xs, VALUES), loop(xs, VALUES))
+    slopes = [torch.func.grad(lambda *args, g=g: g(*args).cos().sum(), (0, 1))(xs, VALUES) for g in (batch, loop)]
+    torch.testing.assert_close(*slopes)
+    twice = torch.func.vmap(batch, (0, None))(torch.stack([xs, xs + 1]), VALUES)
+    torch.testing.assert_close(twice, torch.stack([loop(xs, VALUES), loop(xs + 1, VALUES)]))

@@ -65,15 +65,20 @@ def _call(functional: FunctionalGraph, node: fx.Node, known: dict[fx.Node, Any],
         return _Loop.apply(target, layouts, *args)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
     if kwargs.get("memory_format") in _CHANNELS_LAST:  # of an example; a batch has more dimensions
         kwargs = {name: x for name, x in kwargs.items() if name != "memory_format"}
-    try:
-        return _FREE.get(target, target)(*args, **kwargs)
-    except RuntimeError as error:
-        if "could not generate a fallback" not in str(error):
-            raise
-    return _each(target, args, kwargs)
+    return _or_each(_FREE.get(target, target), args, kwargs)
 
 
 _CHANNELS_LAST = frozenset({torch.channels_last, torch.channels_last_3d})
+
+
+def _or_each(op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """``op``; one example after the other, if vmap has no rule for it."""
+    try:
+        return op(*args, **kwargs)
+    except RuntimeError as error:
+        if "could not generate a fallback" not in str(error):
+            raise
+    return _each(op, args, kwargs)
 
 
 def _each(op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -82,15 +87,41 @@ def _each(op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
     returned: list[pytree.TreeSpec] = []
 
-    def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         replaced = dict(zip(places, tensors, strict=True))
         given = pytree.tree_unflatten([replaced.get(i, x) for i, x in enumerate(leaves)], structure)
-        results, how = pytree.tree_flatten(op(*given[0], **given[1]))
+        each = _each if any(map(batch_levels, tensors)) else _applied  # another vmap is around
+        results, how = pytree.tree_flatten(each(op, *given))
         returned[:] = [how]
-        return results
+        return tuple(results)
 
-    found = _Loop.apply(run, [None] * len(places), *(leaves[i] for i in places))  # type: ignore[no-untyped-call]  # PyTorch gives it no types
+    found = _Each.apply(run, *(leaves[i] for i in places))  # type: ignore[no-untyped-call]  # PyTorch gives it no types
     return pytree.tree_unflatten(found, returned[0])
+
+
+def _applied(op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    return op(*args, **kwargs)
+
+
+class _Each(torch.autograd.Function):
+    """What has no rule, one example after the other; its gradients are those of what runs for each."""
+
+    @staticmethod
+    def forward(op: Callable[..., Any], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """It is called of batches alone."""
+        raise AssertionError("nothing has a batch")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Sequence[int | None], op: Callable[..., Any], *inputs: torch.Tensor) -> Any:
+        """The outputs for each example."""
+        pairs = list(zip(inputs, in_dims[1:], strict=True))
+        rows = [op(*(x if dim is None else x.select(dim, i) for x, dim in pairs)) for i in range(info.batch_size)]
+        outputs = tuple(torch.stack(column) for column in zip(*rows, strict=True))
+        return outputs, (0,) * len(outputs)
 
 
 def _either(which: torch.Tensor, first: Callable[..., Any], second: Callable[..., Any], operands: Sequence[Any]) -> Any:
@@ -161,7 +192,9 @@ def _put(
         (mask,) = masks
         mask = mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim()))
         return torch.where(mask, values.reshape(()).to(x.dtype), x)
-    found: torch.Tensor = aten.index_put.default(x, indices, values, accumulate)
+    by_each = any(map(batch_levels, masks))
+    run = _each if by_each else _applied
+    found: torch.Tensor = run(aten.index_put.default, (x, indices, values, accumulate), {})
     return found
 
 
