@@ -172,3 +172,54 @@ def test_each_example_puts_values_at_a_mask_of_its_own(f: Function) -> None:
     torch.testing.assert_close(*slopes)
     twice = torch.func.vmap(batch, (0, None))(torch.stack([xs, xs + 1]), VALUES)
     torch.testing.assert_close(twice, torch.stack([loop(xs, VALUES), loop(xs + 1, VALUES)]))
+
+
+def one(f: Function) -> Function:
+    return torch.func.grad(lambda *args: f(*args).cos().sum())
+
+
+def test_the_gradient_of_a_trace_is_that_of_each_example() -> None:
+    xs, compiled = X[:, :, :4], purefx.compile(torch.trace)
+    torch.testing.assert_close(torch.func.vmap(one(compiled))(xs), torch.stack([one(torch.trace)(x) for x in xs]))
+
+
+@pytest.mark.parametrize("value", [3.0, torch.tensor([1.0, 2.0], dtype=torch.float64)])
+def test_each_example_is_filled_at_its_own_places(value: Any) -> None:
+    places, dims = torch.tensor([[0, -1], [2, 1]]), (0, 0, 0 if isinstance(value, Tensor) else None)
+
+    def f(x: Tensor, places: Tensor, value: Any) -> Tensor:
+        return x.index_fill(-1, places, value)
+
+    values = value if isinstance(value, Tensor) else [value, value]
+    expected = torch.stack([f(x, i, v) for x, i, v in zip(X, places, values, strict=True)])
+    torch.testing.assert_close(torch.func.vmap(purefx.compile(f), dims)(X, places, value), expected)
+
+
+def test_each_table_has_a_row_without_a_gradient() -> None:
+    indices = torch.tensor([[[2, 1], [1, 2]], [[0, 2], [3, 3]]])
+
+    def f(weight: Tensor, indices: Tensor) -> Tensor:
+        return torch.nn.functional.embedding(indices, weight, padding_idx=2)
+
+    def loop(weights: Tensor) -> Tensor:
+        return torch.stack([f(w, i) for w, i in zip(weights, indices, strict=True)])
+
+    compiled = torch.func.vmap(purefx.compile(f))
+    torch.testing.assert_close(one(lambda weights: compiled(weights, indices))(X), one(loop)(X))
+
+
+ABSOLUTE: dict[str, Function] = {
+    "abs": lambda x, y: (x - y).abs(),
+    "l1_loss": torch.nn.functional.l1_loss,
+    "sign": lambda x, y: (x - y).sign() * x,
+}
+
+
+@pytest.mark.parametrize("name", ABSOLUTE)
+def test_second_gradients_of_numbers_that_are_zero(name: str) -> None:
+    def second(f: Function) -> Any:
+        given = [torch.tensor(n, dtype=torch.float64, requires_grad=True) for n in (1.5, -0.5)]
+        slopes = torch.autograd.grad(f(*given).cos(), given, create_graph=True)
+        return torch.autograd.grad(sum(s.sin() for s in slopes), given)
+
+    torch.testing.assert_close(second(purefx.compile(ABSOLUTE[name])), second(ABSOLUTE[name]))

@@ -198,6 +198,30 @@ def _put(
     return found
 
 
+def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
+    """``index_fill`` as a choice: vmap fills all examples with the value of the last."""
+    size, dim = x.shape[dim], dim % x.dim()
+    chosen = (torch.arange(size, device=x.device)[:, None] == index.reshape(-1) % size).any(1)
+    chosen = chosen.reshape(-1, *[1] * (x.dim() - dim - 1))
+    filler = value.to(x.dtype) if isinstance(value, torch.Tensor) else torch.full((), value, dtype=x.dtype)
+    return torch.where(chosen, filler, x)
+
+
+def _embedding(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,  # noqa: FBT001, FBT002 - the operator's own signature
+    sparse: bool = False,  # noqa: FBT001, FBT002
+) -> torch.Tensor:
+    """``embedding``; vmap knows the row without a gradient in the first of several tables alone."""
+    if padding_idx < 0 or not batch_levels(weight) or not batch_levels(indices):
+        found: torch.Tensor = aten.embedding.default(weight, indices, padding_idx, scale_grad_by_freq, sparse)
+        return found
+    rows = aten.embedding.default(weight, indices, -1, scale_grad_by_freq, sparse)
+    return torch.where((indices == padding_idx).unsqueeze(-1), rows.detach(), rows)
+
+
 def _select_scatter(x: torch.Tensor, source: torch.Tensor, dim: int, index: int) -> torch.Tensor:
     """``select_scatter`` as ``slice_scatter``: vmap writes each element many times, which its gradient counts."""
     index = index % x.shape[dim]
@@ -276,6 +300,9 @@ _FREE: dict[Any, Callable[..., Any]] = {
     aten.copy.default: _copied,
     aten.view_as_complex.default: lambda x: aten.view_as_complex.default(x.contiguous()),
     aten.view_as_real.default: lambda x: aten.view_as_real.default(x.resolve_conj()),
+    aten.embedding.default: _embedding,
+    aten.index_fill.int_Scalar: _index_fill,
+    aten.index_fill.int_Tensor: _index_fill,
     aten.index_put.default: _put,
     aten.linalg_lu_solve.default: _lu_solve,
     aten.select_scatter.default: _select_scatter,
