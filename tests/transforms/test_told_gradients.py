@@ -415,3 +415,80 @@ def test_data_has_no_gradient_for_any_transform() -> None:
     value_and_slope = func.grad_and_value(lambda x: x.data.sin().sum())
     results, pull = func.vjp(value_and_slope, XS)
     torch.testing.assert_close(pull(tuple(map(torch.ones_like, results))), (torch.zeros_like(XS),))
+
+
+def view_of_argument(x: Tensor) -> Tensor:
+    v = x.view(-1)
+    v.register_hook(torch.sin)
+    return v
+
+
+def view_beside(x: Tensor) -> tuple[Tensor, Tensor]:
+    v = x * 2
+    u = v.view(-1)
+    u.register_hook(torch.sin)
+    return v, u
+
+
+def view_of_view(x: Tensor) -> tuple[Tensor, Tensor]:
+    v = x * 2
+    u = v.view(-1)
+    u.register_hook(torch.sin)
+    return v, u[0]
+
+
+def view_of_what_is_lost(x: Tensor) -> Tensor:
+    v = x.view(-1)
+    v.register_hook(torch.sin)
+    return v[0]
+
+
+def view_after_a_write(x: Tensor) -> tuple[Tensor, Tensor]:
+    x.mul_(2)
+    v = x.view(-1)
+    v.register_hook(torch.sin)
+    return v, v[1]
+
+
+def view_with_a_hook_taken_off(x: Tensor) -> Tensor:
+    v = x.view(-1)
+    v.register_hook(torch.sin).remove()
+    return v[0]
+
+
+VIEWS = [
+    view_of_argument,
+    view_beside,
+    view_of_view,
+    view_of_what_is_lost,
+    view_after_a_write,
+    view_with_a_hook_taken_off,
+]
+
+
+@pytest.mark.parametrize("f", VIEWS)
+def test_a_hook_on_a_view_is_seen_by_what_is_returned_of_it(f: Function) -> None:
+    x = torch.tensor([[0.3, 0.5]], dtype=torch.float64)
+
+    def number(f: Function) -> Function:
+        leaves = torch.utils._pytree.tree_leaves
+        return lambda x: sum((y * (i + 1)).cos().sum() for i, y in enumerate(leaves(f(x * 1))))
+
+    expected, compiled = by_autograd(number(f), x), number(purefx.compile(f))
+    torch.testing.assert_close(by_autograd(compiled, x), expected)
+    torch.testing.assert_close(torch.func.grad(compiled)(x), expected)
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(compiled))(x[None])[0], expected)
+    batched = torch.func.grad(lambda xs: torch.func.vmap(compiled)(xs).sum())(x[None])
+    torch.testing.assert_close(batched[0], expected)
+
+
+def test_a_hook_on_a_view_that_is_written_over_is_refused() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        v = x * 2
+        u = v.view(-1)
+        u.register_hook(torch.sin)
+        v.mul_(3)
+        return v, u
+
+    with pytest.raises(errors.GradientsRefused, match="a result with a hook"):
+        purefx.compile(f)(torch.ones(2, 2, requires_grad=True))

@@ -12,7 +12,7 @@ PyTorch's own gradient of ``cond`` traces the branches, and takes those that Dyn
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,6 +32,8 @@ from purefx.capture.branch_derivatives import Batch, Branch, Gradient, Tangent, 
 from purefx.capture.captured import Capture, name_of
 from purefx.capture.frames import current_line
 from purefx.capture.meeting import COND, Body, Meeting, is_cond, met
+from purefx.capture.recording import Variable
+from purefx.capture.tensors import variable_of
 from purefx.errors import UnsupportedOperator
 
 Capturing = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Capture]
@@ -39,11 +41,15 @@ Capturing = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Capt
 
 
 class Branching(TorchFunctionMode):
-    """Runs ``cond`` with branches that have derivatives of any order; ``capture`` captures them."""
+    """Runs ``cond`` with branches that have derivatives of any order; ``capture`` captures them.
+
+    ``hooks`` has the hooks that are registered on tensors, each with the table that it is in.
+    """
 
     def __init__(self, capture: Capturing) -> None:
         super().__init__()
         self._capture = capture
+        self.hooks: list[Hook] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What ``func`` gives."""
@@ -51,7 +57,10 @@ class Branching(TorchFunctionMode):
             _check_loop(func, args)
             if func in _SPLITS and isinstance(places := args[1] if len(args) > 1 else None, torch.Tensor):
                 args = (args[0], places.tolist(), *args[2:])  # the function reads the memory of the tensor
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
+            if func is torch.Tensor.register_hook and (variable := variable_of(args[0])) is not None:
+                self.hooks.append(Hook(variable, args[0]._backward_hooks, result.id))
+            return result
         with self:
             return _choose(self._capture, *args, **(kwargs or {}))
 
@@ -78,6 +87,19 @@ def _is_transformed(x: Any) -> bool:
     if not isinstance(x, torch.Tensor):
         return False
     return (x.requires_grad and torch.is_grad_enabled()) or not is_plain(x)
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A hook on ``variable``, as long as ``table`` has it."""
+
+    variable: Variable
+    table: dict[int, Any]
+    number: int
+
+    def remaining(self) -> list[tuple[Variable, Any]]:
+        """The variable and its hook, unless that was removed."""
+        return [(self.variable, self.table[self.number])] if self.number in self.table else []
 
 
 class CapturedBody(Body):

@@ -38,7 +38,15 @@ from purefx.runtime.scope import Scope, indented
 from purefx.runtime.wrapper import Wrapper, compile_wrapper
 from purefx.runtime.write_back import chained
 from purefx.transforms.base import Base
-from purefx.transforms.gradients import Steering, Teller, infer_teller, told_within, with_own_history, written_apart
+from purefx.transforms.gradients import (
+    Steering,
+    Teller,
+    hooked_views,
+    infer_teller,
+    told_within,
+    with_own_history,
+    written_apart,
+)
 from purefx.transforms.graphs import Engine
 from purefx.transforms.levels import Differentiated, Examples, batch_levels
 from purefx.transforms.parts import last_write
@@ -153,7 +161,8 @@ def _body(scope: Views, apart: Sequence[Variable]) -> list[str]:
     roots = emit_roots(scope)
     graph = spell_graph_call(scope)
     scope.values = {variable: scope.variables.pop(variable) for variable in apart}  # statements make the results
-    scope.seen = {variable for variable in apart if _is_written_with_grad(scope, variable.last.storage)}
+    hooked = hooked_views(scope.capture, scope.replay)
+    scope.seen = {v for v in apart if v in hooked or _is_written_with_grad(scope, v.last.storage)}
     return [
         *checks,
         *roots,
