@@ -172,6 +172,12 @@ def is_from_function(view: torch.Tensor) -> bool:
     return view._is_view() and view_rules(view) == torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION
 
 
+def accumulates() -> bool:
+    """Whether the backward that runs adds up gradients at all leaves, and was not asked for those of some tensors."""
+    valid: bool = torch.autograd._is_checkpoint_valid()  # type: ignore[no-untyped-call]  # it has no types
+    return valid
+
+
 def keeps_graph() -> bool:
     """Whether the backward that runs may be asked to run once more (``retain_graph=True``)."""
     return torch._C._autograd._get_current_graph_task_keep_graph()
@@ -194,6 +200,10 @@ def without_saved_tensor_hooks() -> Iterator[None]:
 
 READS_HISTORY: Callable[..., Any] = vars(torch._C.TensorBase)["grad_fn"].__get__
 """What a mode for torch functions sees where a program asks for ``x.grad_fn``."""
+
+
+READS_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__get__
+"""What a mode for torch functions sees where a program asks for ``x.data``."""
 
 
 def has_saved_tensor_hooks() -> bool:

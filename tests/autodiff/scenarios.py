@@ -229,6 +229,15 @@ def checkpoints_draw_the_same_numbers(compiled: Compile) -> Any:
 
 
 @scenario
+def a_reentrant_checkpoint_has_accumulated_gradients_alone(compiled: Compile) -> Any:
+    x = leaf(3)
+    f = compiled(lambda x: checkpoint(torch.sin, x, use_reentrant=True))
+    errors = [error_of(lambda: torch.autograd.grad(f(x).sum(), x)), error_of(lambda: f(x).sum().backward(inputs=[x]))]
+    f(x).sum().backward()
+    return errors, x.grad
+
+
+@scenario
 def a_gradient_is_taken_inside(compiled: Compile) -> Any:
     def f(x: Tensor) -> Tensor:
         y = x.detach().requires_grad_()

@@ -299,3 +299,17 @@ def test_what_is_computed_of_an_overwritten_batch_has_that_batch(write: Any, out
     found = torch.func.vmap(purefx.compile(overwritten), out_dims=out_dim)(xs)
     torch.testing.assert_close(found, torch.func.vmap(overwritten, out_dims=out_dim)(expected))
     assert torch.equal(xs, expected)
+
+
+def test_a_list_of_tensors_in_a_closure_keeps_no_fakes() -> None:
+    kept = [torch.full((3,), 2.0), torch.ones(3)]
+    x = torch.tensor([0.1, 0.2, 0.3])
+
+    def f(x: Tensor) -> Tensor:
+        return x.sin() * kept[0]
+
+    compiled = purefx.compile(f)
+    found = torch.func.grad(lambda x: compiled(x).sum())(x)
+    torch.testing.assert_close(found, 2 * x.cos())
+    kept[0] = torch.full((3,), 5.0)
+    torch.testing.assert_close(torch.func.grad(lambda x: compiled(x).sum())(x), 5 * x.cos())

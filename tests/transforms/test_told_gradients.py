@@ -150,8 +150,8 @@ def total(batched: Function) -> Function:
     return lambda w: batched(w, XS).pow(2).sum() / 2
 
 
-def by_autograd(function: Function) -> Tensor:
-    leaf = W.clone().requires_grad_()
+def by_autograd(function: Function, at: Tensor = W) -> Tensor:
+    leaf = at.clone().requires_grad_()
     return torch.autograd.grad(function(leaf), leaf)[0]
 
 
@@ -265,3 +265,230 @@ def test_a_gradient_through_a_batch_that_a_function_has_made_a_view_of_is_not_cu
 
     x = torch.tensor([0.3, 0.6, 0.9])
     torch.testing.assert_close(second(purefx.compile, x), second(lambda f: f, x))
+
+
+Y = torch.tensor([0.5, 0.6, 0.7], dtype=torch.float64)
+
+
+def detached_and_written(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    v = x * y
+    w = v.detach()
+    w.copy_(v + y)
+    return w, v
+
+
+def views_of_it(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    v = x * y
+    w = v.detach()
+    first, last = w[:2], w[1:]
+    w.mul_(y)
+    return first, last, v
+
+
+def views_and_it(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    v = x * y
+    w = v.detach()
+    part = w[:2]
+    part.mul_(y[:2])
+    return part, w, v
+
+
+def detached_twice(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    v = x * y
+    w, u = v.detach(), v.detach()
+    w.mul_(y)
+    u.mul_(y * y)
+    return w, u, v
+
+
+def detached_argument(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    w = x.detach()
+    w.copy_(y * 2)
+    return w, x * 1, x
+
+
+def written_without_gradients(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    with torch.no_grad():
+        x.copy_(y * 2)
+    return x * 1, x
+
+
+def data_written(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    v = x * y
+    w = v.data
+    w.mul_(y)
+    return w, v
+
+
+def detached_without_gradients(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    v = x * y
+    with torch.no_grad():
+        w = v.detach()
+    w.mul_(y)
+    u = v.detach()
+    with torch.no_grad():
+        u.mul_(y)
+    return w, u, v
+
+
+APART = [
+    detached_and_written,
+    views_of_it,
+    views_and_it,
+    detached_twice,
+    detached_argument,
+    written_without_gradients,
+    data_written,
+    detached_without_gradients,
+]
+
+
+def weighed(f: Function, which: int) -> Function:
+    """A number that depends on result number ``which`` of ``f`` alone, or on the first argument afterwards."""
+
+    def weigh(x: Tensor, y: Tensor) -> Tensor:
+        x = x * 1
+        results = (*f(x, y), x)
+        return results[which].sin().sum() + 0 * y.sum()
+
+    return weigh
+
+
+@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("f", APART)
+def test_results_that_share_memory_have_each_its_own_history(f: Function, which: int) -> None:
+    x = Y + 1
+    leaves = [x.clone().requires_grad_(), Y.clone().requires_grad_()]
+    expected = torch.autograd.grad(weighed(f, which)(*leaves), leaves, allow_unused=True, materialize_grads=True)
+    compiled = weighed(purefx.compile(f), which)
+    torch.testing.assert_close(torch.func.grad(compiled, (0, 1))(x, Y), expected)
+
+    def twice(x: Tensor, y: Tensor) -> Tensor:
+        results: Tensor = torch.func.vmap(compiled)(x.expand(2, 3), y.expand(2, 3))
+        return results.sum() / 2
+
+    torch.testing.assert_close(torch.func.grad(twice, (0, 1))(x, Y), expected)
+    if f is not data_written:  # PyTorch has no such tangents
+        slopes = [torch.func.jacfwd(weighed(g, which), (0, 1))(x, Y) for g in (f, purefx.compile(f))]
+        torch.testing.assert_close(*slopes)
+
+
+def test_a_write_by_the_caller_is_seen_by_results_that_share_memory() -> None:
+    def f(x: Tensor) -> Tensor:
+        w, v = purefx.compile(detached_and_written)(x, Y)
+        w.mul_(3)
+        return v.detach().sum() + v.sum()
+
+    def by_eager(x: Tensor) -> Tensor:
+        w, v = detached_and_written(x, Y)
+        w.mul_(3)
+        return v.detach().sum() + v.sum()
+
+    torch.testing.assert_close(torch.func.grad_and_value(f)(Y), torch.func.grad_and_value(by_eager)(Y))
+
+
+def only_with_gradients(w: Tensor, x: Tensor) -> Tensor:
+    y = w * 1
+    if y.requires_grad:
+        y.register_hook(clip)
+    return y * x
+
+
+AROUND: dict[str, Callable[[Function], Function]] = {
+    "vmap of grad": lambda g: func.vmap(func.grad(g)),
+    "torch's grad": lambda g: func.vmap(torch.func.grad(g)),
+    "torch's vmap": lambda g: torch.func.vmap(func.grad(g)),
+    "a loop": lambda g: purefx.compile(lambda ws: torch.stack([torch.func.grad(g)(w) for w in ws])),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("f", [hooked, only_with_gradients])
+def test_a_hook_sees_the_gradient_of_an_example_within_a_captured_gradient(f: Function, around: str) -> None:
+    ws = torch.stack([W, W / 3])
+    expected = torch.stack([by_autograd(total(loop(f)), w) for w in ws])
+    found = AROUND[around](total(func.vmap(f, (None, 0))))(ws)
+    torch.testing.assert_close(found, expected)
+
+
+def test_data_has_no_gradient_for_any_transform() -> None:
+    value_and_slope = func.grad_and_value(lambda x: x.data.sin().sum())
+    results, pull = func.vjp(value_and_slope, XS)
+    torch.testing.assert_close(pull(tuple(map(torch.ones_like, results))), (torch.zeros_like(XS),))
+
+
+def view_of_argument(x: Tensor) -> Tensor:
+    v = x.view(-1)
+    v.register_hook(torch.sin)
+    return v
+
+
+def view_beside(x: Tensor) -> tuple[Tensor, Tensor]:
+    v = x * 2
+    u = v.view(-1)
+    u.register_hook(torch.sin)
+    return v, u
+
+
+def view_of_view(x: Tensor) -> tuple[Tensor, Tensor]:
+    v = x * 2
+    u = v.view(-1)
+    u.register_hook(torch.sin)
+    return v, u[0]
+
+
+def view_of_what_is_lost(x: Tensor) -> Tensor:
+    v = x.view(-1)
+    v.register_hook(torch.sin)
+    return v[0]
+
+
+def view_after_a_write(x: Tensor) -> tuple[Tensor, Tensor]:
+    x.mul_(2)
+    v = x.view(-1)
+    v.register_hook(torch.sin)
+    return v, v[1]
+
+
+def view_with_a_hook_taken_off(x: Tensor) -> Tensor:
+    v = x.view(-1)
+    v.register_hook(torch.sin).remove()
+    return v[0]
+
+
+VIEWS = [
+    view_of_argument,
+    view_beside,
+    view_of_view,
+    view_of_what_is_lost,
+    view_after_a_write,
+    view_with_a_hook_taken_off,
+]
+
+
+@pytest.mark.parametrize("f", VIEWS)
+def test_a_hook_on_a_view_is_seen_by_what_is_returned_of_it(f: Function) -> None:
+    x = torch.tensor([[0.3, 0.5]], dtype=torch.float64)
+
+    def number(f: Function) -> Function:
+        leaves = torch.utils._pytree.tree_leaves
+        return lambda x: sum((y * (i + 1)).cos().sum() for i, y in enumerate(leaves(f(x * 1))))
+
+    expected, compiled = by_autograd(number(f), x), number(purefx.compile(f))
+    torch.testing.assert_close(by_autograd(compiled, x), expected)
+    torch.testing.assert_close(torch.func.grad(compiled)(x), expected)
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(compiled))(x[None])[0], expected)
+    batched = torch.func.grad(lambda xs: torch.func.vmap(compiled)(xs).sum())(x[None])
+    torch.testing.assert_close(batched[0], expected)
+
+
+def test_a_hook_on_a_view_that_is_written_over_is_refused() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        v = x * 2
+        u = v.view(-1)
+        u.register_hook(torch.sin)
+        v.mul_(3)
+        return v, u
+
+    with pytest.raises(errors.GradientsRefused, match="a result with a hook"):
+        purefx.compile(f)(torch.ones(2, 2, requires_grad=True))

@@ -45,7 +45,8 @@ class Backward:
 
     ``gradients`` has the region of each target's gradient, None where none flows to it.  ``inputs`` are tensors of the
     caller that the backward alone uses.  ``read`` are those of the caller's tensors, and of those that it gets, whose
-    writes are counted with what autograd has saved.
+    writes are counted with what autograd has saved.  ``refusal`` is what eager raises unless all gradients are
+    accumulated.
     """
 
     recording: Recording
@@ -54,6 +55,7 @@ class Backward:
     gradients: tuple[Region | None, ...]
     inputs: tuple[Input, ...]
     read: frozenset[Variable]
+    refusal: RuntimeError | None
 
 
 def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutput]) -> tuple[Slot, ...]:
@@ -195,7 +197,7 @@ def run_backward(
             anomaly = torch.autograd.set_detect_anomaly(mode=False)  # that would look into fakes for nan
             with anomaly, stopped(passed), recorder.meeting(partial(_note_read, held, read)):
                 outputs = cast(list[torch.Tensor], [output for _, output, _ in given])  # autograd takes edges too
-                gradients = _gradients(outputs, targets, tangents)
+                gradients, refusal = _gradients(outputs, targets, tangents)
             regions = tuple(None if g is None else recorder.region(g) for g in gradients)
             segment = tuple(calls[start:])
         finally:
@@ -205,7 +207,7 @@ def run_backward(
                     slot.fake.grad = None  # that of this run
     shown = tuple((i, recorder.region(t)) for (i, _, _), t in zip(given, tangents, strict=True))
     counted = frozenset(variable for together in read.values() for variable in together)
-    return Backward(recorder.recording, segment, shown, regions, resumed.inputs()[known:], counted)
+    return Backward(recorder.recording, segment, shown, regions, resumed.inputs()[known:], counted, refusal)
 
 
 def _held(capture: Capture) -> dict[Storage, list[tuple[Variable, torch.Tensor]]]:
@@ -251,11 +253,8 @@ def _without(number: int, gradients: tuple[torch.Tensor | None, ...]) -> tuple[t
 
 def _gradients(
     outputs: list[torch.Tensor], targets: Sequence[Target], tangents: list[torch.Tensor]
-) -> Sequence[torch.Tensor | None]:
-    """The gradients of ``targets``.
-
-    Rule: a function may run a backward of its own in its backward, and ask for one that accumulates (the reentrant
-    checkpoint).  Then gradients are taken where they arrive, and what was accumulated is taken away again.
+) -> tuple[Sequence[torch.Tensor | None], RuntimeError | None]:
+    """The gradients of ``targets``, and what autograd raises where it is asked for those of some tensors.
 
     Rule: a saved view whose base was detached and written has no history that fake tensors could tell, which is asked
     for before its version is looked at.
@@ -270,16 +269,22 @@ def _gradients(
 
 def _engine_gradients(
     outputs: list[torch.Tensor], targets: Sequence[Target], tangents: list[torch.Tensor]
-) -> Sequence[torch.Tensor | None]:
+) -> tuple[Sequence[torch.Tensor | None], RuntimeError | None]:
+    """What the engine of autograd gives.
+
+    Rule: a function may run a backward of its own in its backward, and ask for one that accumulates (the reentrant
+    checkpoint).  Then gradients are taken where they arrive, and what was accumulated is taken away again.
+    """
     edges = [target.edge for target in targets]
     if not edges:
         torch.autograd.backward(outputs, tangents, retain_graph=True)  # for what it writes
-        return []
+        return [], None
     try:
-        return torch.autograd.grad(outputs, edges, tangents, retain_graph=True, allow_unused=True)
+        return torch.autograd.grad(outputs, edges, tangents, retain_graph=True, allow_unused=True), None
     except RuntimeError as error:
         if "use_reentrant" not in str(error):
             raise
+        refusal = RuntimeError(*error.args)
     arrived: dict[int, torch.Tensor] = {}
     leaves = [target.source.fake for target in targets if isinstance(target.source, Input)]
     before = [leaf.grad if leaf.is_leaf else None for leaf in leaves]
@@ -292,7 +297,7 @@ def _engine_gradients(
         for leaf, gradient in zip(leaves, before, strict=True):
             if leaf.is_leaf:
                 leaf.grad = gradient
-    return [arrived.get(i) for i in range(len(targets))]
+    return [arrived.get(i) for i in range(len(targets))], refusal
 
 
 def _arrive(
@@ -309,9 +314,15 @@ def _shown(slot: Slot, recorder: Recorder) -> tuple[torch.Tensor | GradientEdge,
     if slot.behind is not None:
         return slot.edge, wanted
     now = recorder.region(fake)
+    shown = as_made(fake, now, wanted)
+    return (fake, now) if shown is fake else (shown, recorder.region(shown))
+
+
+def as_made(tensor: torch.Tensor, now: Region, wanted: Region) -> torch.Tensor:
+    """``tensor``, which shows ``now``, as ``wanted``, which it showed when it was made."""
     if now == wanted or now.storage is not wanted.storage:
-        return fake, now
-    fake = fake.conj() if now.conj and not wanted.conj else fake
+        return tensor
+    tensor = tensor.conj() if now.conj and not wanted.conj else tensor
     chain = chain_between(now.physical, wanted.physical)
     if chain is None:
         raise GradientsRefused(
@@ -319,8 +330,7 @@ def _shown(slot: Slot, recorder: Recorder) -> tuple[torch.Tensor | GradientEdge,
             where=None,
             remedy="return a copy of it (clone), or use as_strided in the place of as_strided_",
         )
-    shown = apply_chain(fake, chain)
-    return shown, recorder.region(shown)
+    return apply_chain(tensor, chain)
 
 
 def _tangent(region: Region, capture: Capture) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from purefx._torch import pytree
-from purefx.autodiff.backward import Pattern, Place, stopped
+from purefx.autodiff.backward import Pattern, Place, as_made, stopped
 from purefx.autodiff.levels import Level
 from purefx.autodiff.targets import Slot, Target
 from purefx.capture.arguments import Held, Leaf, TableEntry
@@ -137,8 +137,11 @@ def _given(known: Input, leaves: Sequence[Any]) -> torch.Tensor:
 
 
 def _entered(tensor: torch.Tensor, slot: Slot) -> torch.Tensor | GradientEdge:
-    """Where the gradient of ``slot`` enters: at ``tensor``, or at what that shows."""
-    return tensor if slot.behind is None else edge_behind(tensor, slot.behind)
+    """Where the gradient of ``slot`` enters: at ``tensor`` as it was made, or at what that shows."""
+    if slot.behind is not None:
+        return edge_behind(tensor, slot.behind)
+    variable = variable_of(slot.fake)
+    return tensor if variable is None else as_made(tensor, variable.last, slot.output.region)
 
 
 def _edge(end: torch.Tensor | GradientEdge) -> Place:

@@ -29,14 +29,16 @@ _OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
 
 class ListTable(dict[Any, Any]):
-    """A list or a deque as a table from positions to elements; changes of the table are changes of the list."""
+    """A list or a deque as a table from positions to elements; changes of the table are changes of the list.
+
+    Its ``items`` are the elements that the list had when the table was made: it keeps no fake that a run puts there.
+    """
 
     def __init__(self, elements: list[Any] | deque[Any]) -> None:
         super().__init__(enumerate(elements))
         self._elements = elements
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key, value)
         self._elements[key] = value
 
     def __getitem__(self, key: Any) -> Any:

@@ -129,7 +129,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             return self._lift_fresh(func, args)
         if func is aten._efficientzerotensor.default:  # PyTorch's lazy zeros break on fake tensors
-            return self._make_zeros(*args, **kwargs) if args[0] else self._zeros.number(**kwargs)
+            of_number = not args[0] and in_forward_mode()
+            return self._zeros.number(**kwargs) if of_number else self._make_zeros(*args, **kwargs)
         args = self._zeros.replaced(args, self._make_zeros)
         kwargs = kwargs if types else with_dtype(func, args, kwargs)
         check_supported(func, kwargs)

@@ -37,6 +37,7 @@ from purefx.capture.arguments import (
     check_tensor,
     flatten,
 )
+from purefx.capture.branches import Branching
 from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Result, Resumed, TensorResult
 from purefx.capture.edges import edge_of, is_leaf, take_off_hooks
 from purefx.capture.escapes import check_nothing_escaped
@@ -46,7 +47,7 @@ from purefx.capture.global_state import Ambient, unchanged_globals, without_grad
 from purefx.capture.named_views import eager_names
 from purefx.capture.owners import find_owners
 from purefx.capture.recorder import KnownNumber, Recorder
-from purefx.capture.recording import Operand, Recording
+from purefx.capture.recording import Operand, Recording, Variable
 from purefx.capture.stand_ins import Tables, check_arguments, fake_owners, fake_variables
 from purefx.capture.translation import refusals
 from purefx.errors import EscapedState, GradientsRefused, UnknownOutputType
@@ -90,6 +91,8 @@ class _Session:
         tensors = [x for x in flat.leaves if isinstance(x, torch.Tensor)]
         self._fakes = FakeFactory(tensors, dynamic=dynamic)
         self._recorder = Recorder(self._reach, known)
+        self._branching = Branching(capture)
+        self._hooked: tuple[tuple[Variable, Any], ...] = ()
         self._inputs: dict[int, Input] = {}
         self._hooks: dict[int, tuple[Any, ...]] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
@@ -121,7 +124,7 @@ class _Session:
         return Capture(
             self._function, self._recorder.recording, self._flat, tuple(self._inputs.values()), modules, results,
             structure, rebindings, grad_before, grad_after[0], inference, Ambient.present(), self._fakes.mode,
-            self._fakes.dynamic, self._resumed, frozenset(self._recorder.histories.plain),
+            self._fakes.dynamic, self._resumed, frozenset(self._recorder.histories.plain), self._hooked,
         )  # fmt: skip
 
     @contextmanager
@@ -214,8 +217,10 @@ class _Session:
             names = eager_names(self._inputs.values(), self._recorder.recording)
             kernels = without_grad_dependent_kernels()
             _running.depth = getattr(_running, "depth", 0) + 1
-            with names, kernels, refusals(), quiet_fake_tensors(), self._fakes.mode, self._recorder:
-                return self._function(*args, **kwargs)
+            with names, kernels, refusals(), quiet_fake_tensors(), self._branching, self._fakes.mode, self._recorder:
+                results = self._function(*args, **kwargs)
+            self._hooked = tuple(pair for hook in self._branching.hooks for pair in hook.remaining())
+            return results
         finally:
             _running.depth -= 1
             self._put_back()

@@ -46,6 +46,12 @@ def refusals() -> Iterator[None]:
 def _translate_runtime_error(error: RuntimeError) -> None:
     """PyTorch has no error classes for these."""
     text = str(error)
+    if "has_fw_view()" in text:
+        raise UnsupportedOperator(
+            "forward-mode AD of a view whose sizes depend on the values of tensors",
+            where=raising_line(error.__traceback__),
+            remedy="use masks of the full size (torch.where) in the place of x[mask] and nonzero, or copy it (clone)",
+        ) from error
     if "no fake impl registered" in text:
         raise UnsupportedOperator(
             text.splitlines()[0],

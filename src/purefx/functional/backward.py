@@ -129,6 +129,7 @@ class _BackwardRewriter:
             outputs=tuple(o for o, _ in outputs),
             values=builder.values,
             lines=builder.lines,
+            refusal=self.backward.refusal,
         )
 
     def _memories(self) -> Iterable[tuple[fx.Node, BackwardInput]]:

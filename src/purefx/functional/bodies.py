@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -11,7 +10,8 @@ from torch import fx
 
 from purefx._torch import FakeTensorMode, ShapeEnv, pytree
 from purefx.analysis.replay import Fresh, Plain, Replay
-from purefx.capture.captured import Capture, TensorResult
+from purefx.capture.branches import CapturedBody
+from purefx.capture.captured import Capture, TensorResult, name_of
 from purefx.capture.fakes import fake_like
 from purefx.capture.recording import Call, Operand, Variable, operands_of
 from purefx.capture.session import capture
@@ -42,27 +42,31 @@ def with_bodies(call: Call, builder: Builder, rewrite: Rewrite) -> Call:
         )
     operands = operands_of(call.args[_OPERANDS[name]])
     args = tuple(
-        builder.module(_functional_body(x, operands, builder.env, rewrite)) if isinstance(x, types.FunctionType) else x
+        builder.module(_functional_body(_captured(x, operands, builder.env), operands, rewrite)) if callable(x) else x
         for x in call.args
     )
     return replace(call, args=args)
 
 
-def _functional_body(
-    function: Callable[..., Any], operands: Sequence[Operand], env: ShapeEnv, rewrite: Rewrite
-) -> fx.GraphModule:
+def _captured(function: Callable[..., Any], operands: Sequence[Operand], env: ShapeEnv) -> Capture:
+    """The capture of a body, which takes ``operands``."""
+    if isinstance(function, CapturedBody):
+        return function.captured
+    return capture(function, tuple(fake_like(o.region, FakeTensorMode(shape_env=env)) for o in operands), {})
+
+
+def _functional_body(captured: Capture, operands: Sequence[Operand], rewrite: Rewrite) -> fx.GraphModule:
     """The functional graph of the body of a control-flow operator, as a module that takes ``operands``.
 
     Raises UnsupportedOperator if the body writes to its operands, or uses tensors that are none.
     """
-    captured = capture(function, tuple(fake_like(o.region, FakeTensorMode(shape_env=env)) for o in operands), {})
     results = tuple(
         Fresh(r.variable, r.region) if isinstance(r, TensorResult) else Plain(r.value) for r in captured.results
     )
     body = rewrite(captured, Replay(results, (), (), ()))
     if len(captured.inputs) > len(operands) or any(isinstance(o, WrittenOutput) for o in body.outputs):
         raise UnsupportedOperator(
-            f"{getattr(function, '__name__', function)}, the body of a control-flow operator, writes to an operand or"
+            f"{name_of(captured.function)}, the body of a control-flow operator, writes to an operand or"
             " uses a tensor that is none",
             where=None,
             remedy="pass every tensor that it uses as an operand, and return new values",

@@ -64,23 +64,26 @@ from purefx.layout import holds, same
 from purefx.operators import aten, facts
 
 
-def functionalize(capture: Capture, replay: Replay) -> Functional:
-    """The functional graph of ``capture``, with the outputs that ``replay`` starts from."""
-    return functional_graph(capture.recording, capture.inputs, replay, capture.env)
+def functionalize(capture: Capture, replay: Replay, *, keep: bool = False) -> Functional:
+    """The functional graph of ``capture``, with the outputs that ``replay`` starts from.
+
+    It takes the memory that it reads; with ``keep`` all that the program is given.
+    """
+    return functional_graph(capture.recording, capture.inputs, replay, capture.env, keep=keep)
 
 
-def functional_graph(recording: Recording, inputs: Sequence[Input], replay: Replay, env: ShapeEnv) -> Functional:
+def functional_graph(
+    recording: Recording, inputs: Sequence[Input], replay: Replay, env: ShapeEnv, *, keep: bool = False
+) -> Functional:
     """The functional graph of ``recording`` as a function of ``inputs``."""
     rewriter = Rewriter(recording, inputs, replay, env)
     rewriter.forward()
-    return rewriter.finish()
+    return rewriter.finish(keep=keep)
 
 
 def _rewrite_body(body: Capture, replay: Replay) -> Functional:
     """The functional graph of the body of a control-flow operator: it takes all of its operands, read or not."""
-    rewriter = Rewriter(body.recording, body.inputs, replay, body.env)
-    rewriter.forward()
-    return rewriter.finish(keep=True)
+    return functional_graph(body.recording, body.inputs, replay, body.env, keep=True)
 
 
 W = TypeVar("W", Merge, InPlace)

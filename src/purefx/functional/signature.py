@@ -152,10 +152,14 @@ class Functional(FunctionalGraph):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FunctionalBackward(FunctionalGraph):
-    """The functional graph of the backward of a program, for one pattern of tangents."""
+    """The functional graph of the backward of a program, for one pattern of tangents.
+
+    ``refusal`` is what eager raises unless all gradients are accumulated.
+    """
 
     inputs: tuple[BackwardInput, ...]
     outputs: tuple[BackwardOutput, ...]
+    refusal: RuntimeError | None = None
 
 
 def module_of(functional: FunctionalGraph) -> fx.GraphModule:

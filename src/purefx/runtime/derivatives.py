@@ -43,7 +43,7 @@ def backward_graph(
         elif isinstance(output, WrittenOutput):
             writes.append((position, _writer(joint, output)))
     takes = tuple(_take(given, tensors, numbers) for given in functional.inputs)
-    return BackwardGraph(run, composed, takes, tuple(gives), tuple(writes))
+    return BackwardGraph(run, composed, takes, tuple(gives), tuple(writes), functional.refusal)
 
 
 def _take(given: BackwardInput, tensors: dict[str, int], numbers: dict[str, int]) -> int | Tangent | torch.Tensor:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from purefx._torch import (
+    accumulates,
     batched_by_function,
     is_batched_by_autograd,
     is_plain,
@@ -65,7 +66,8 @@ class BackwardGraph:
 
     Each of ``takes`` is a position in the saved tensors or (``~i``) in the saved numbers, a tangent, or a tensor that
     is held.  ``gives`` has for each input of the node the position of its gradient among the outputs, or None, and
-    ``writes`` functions that write outputs to tensors of the caller, with their positions.
+    ``writes`` functions that write outputs to tensors of the caller, with their positions.  ``refusal`` is what eager
+    raises unless all gradients are accumulated.
     """
 
     run: Callable[[list[Any]], Sequence[Any]]
@@ -73,9 +75,12 @@ class BackwardGraph:
     takes: tuple[int | Tangent | torch.Tensor, ...]
     gives: tuple[int | None, ...]
     writes: tuple[tuple[int, Callable[[Sequence[torch.Tensor], torch.Tensor], None]], ...] = ()
+    refusal: RuntimeError | None = None
 
     def __call__(self, ctx: Any, tangents: list[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
         """The gradients of the inputs of the node ``ctx``."""
+        if self.refusal is not None and not accumulates():
+            raise self.refusal.with_traceback(None)
         tensors = ctx.saved_tensors
         if not keeps_graph():
             ctx.maybe_clear_saved_tensors()

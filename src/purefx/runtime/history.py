@@ -27,7 +27,7 @@ from purefx.autodiff.backward import fakes_of, leaf_aliases
 from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
 from purefx.autodiff.targets import Alias, Slot, Target
-from purefx.capture.captured import Input
+from purefx.capture.captured import Input, TensorResult
 from purefx.capture.chance import random_state
 from purefx.capture.edges import is_bare_view, is_begun
 from purefx.capture.recording import Call, DataAccess, Effect, Variable
@@ -96,10 +96,32 @@ def emit_late_leaves(scope: Scope) -> list[str]:
             continue
         if is_begun(fake) and name not in begun:
             lines.append(f"{name}.requires_grad_()")
+        _check_not_older(scope, result)
         lines += [f"{name}.register_hook({scope.speller.name('hook', hook)})" for hook in result.hooks]
         if not is_begun(fake) and not is_bare_view(fake) and fake.retains_grad:
             lines.append(f"{name}.retain_grad()")
+    lines += _hooks_between(scope)
     return _with_grad(scope, list(dict.fromkeys(lines)))
+
+
+def _check_not_older(scope: Scope, result: TensorResult) -> None:
+    """Refuse a hook on a view that was written over by another tensor: it is on a history that the view has lost."""
+    makers = [c for c in scope.replay.statements if any(o.variable is result.variable for o in c.outputs)]
+    if result.hooks and any(map(scope.counters.is_older, makers)):
+        raise GradientsRefused(
+            "a result with a hook is a view of memory that the program writes after it was taken",
+            where=makers[0].where,
+            remedy="take the view, and register the hook, after the write",
+        )
+
+
+def _hooks_between(scope: Scope) -> list[str]:
+    """The hooks on views that the statements make, and that are no results: gradients of results pass through them."""
+    results = {result.variable for result, _ in results_of(scope.capture, scope.replay)}
+    made = {o.variable for call in scope.replay.statements if call.effect is Effect.VIEW for o in call.outputs}
+    written = {o.region.storage for call in scope.capture.recording for o in call.written}
+    between = [(v, hook) for v, hook in scope.capture.hooked if v in made - results and v.last.storage not in written]
+    return [f"{scope.variables[v]}.register_hook({scope.speller.name('hook', hook)})" for v, hook in between]
 
 
 def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:

@@ -224,9 +224,9 @@ class Base(Fixed):
 
     def _base(self, variable: Variable, tensors: dict[Variable, torch.Tensor]) -> torch.Tensor:
         """The tensor that several results are views of; where autograd does not know it, one that shows as much."""
-        if variable in tensors:
-            return tensors[variable]
         wanted = variable.first
+        if variable in tensors:
+            return _view(tensors[variable], variable.last, wanted)
         views = [r for r in self._capture.results if isinstance(r, TensorResult) and r.region.storage is wanted.storage]
         for result in views:
             tensor = tensors[result.variable]

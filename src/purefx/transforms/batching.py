@@ -63,7 +63,65 @@ def _call(functional: FunctionalGraph, node: fx.Node, known: dict[fx.Node, Any],
     if isinstance(target, OnCopies):
         layouts = [functional.values[x].geometry if isinstance(x, fx.Node) else None for x in node.args]
         return _Loop.apply(target, layouts, *args)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
-    return _FREE.get(target, target)(*args, **kwargs)
+    if kwargs.get("memory_format") in _CHANNELS_LAST:  # of an example; a batch has more dimensions
+        kwargs = {name: x for name, x in kwargs.items() if name != "memory_format"}
+    return _or_each(_FREE.get(target, target), args, kwargs)
+
+
+_CHANNELS_LAST = frozenset({torch.channels_last, torch.channels_last_3d})
+
+
+def _or_each(op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """``op``; one example after the other, if vmap has no rule for it."""
+    try:
+        return op(*args, **kwargs)
+    except RuntimeError as error:
+        if "could not generate a fallback" not in str(error):
+            raise
+    return _each(op, args, kwargs)
+
+
+def _each(op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """``op``, one example after the other."""
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+    returned: list[pytree.TreeSpec] = []
+
+    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        replaced = dict(zip(places, tensors, strict=True))
+        given = pytree.tree_unflatten([replaced.get(i, x) for i, x in enumerate(leaves)], structure)
+        each = _each if any(map(batch_levels, tensors)) else _applied  # another vmap is around
+        results, how = pytree.tree_flatten(each(op, *given))
+        returned[:] = [how]
+        return tuple(results)
+
+    found = _Each.apply(run, *(leaves[i] for i in places))  # type: ignore[no-untyped-call]  # PyTorch gives it no types
+    return pytree.tree_unflatten(found, returned[0])
+
+
+def _applied(op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    return op(*args, **kwargs)
+
+
+class _Each(torch.autograd.Function):
+    """What has no rule, one example after the other; its gradients are those of what runs for each."""
+
+    @staticmethod
+    def forward(op: Callable[..., Any], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """It is called of batches alone."""
+        raise AssertionError("nothing has a batch")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Sequence[int | None], op: Callable[..., Any], *inputs: torch.Tensor) -> Any:
+        """The outputs for each example."""
+        pairs = list(zip(inputs, in_dims[1:], strict=True))
+        rows = [op(*(x if dim is None else x.select(dim, i) for x, dim in pairs)) for i in range(info.batch_size)]
+        outputs = tuple(torch.stack(column) for column in zip(*rows, strict=True))
+        return outputs, (0,) * len(outputs)
 
 
 def _either(which: torch.Tensor, first: Callable[..., Any], second: Callable[..., Any], operands: Sequence[Any]) -> Any:
@@ -134,8 +192,34 @@ def _put(
         (mask,) = masks
         mask = mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim()))
         return torch.where(mask, values.reshape(()).to(x.dtype), x)
-    found: torch.Tensor = aten.index_put.default(x, indices, values, accumulate)
+    by_each = any(map(batch_levels, masks))
+    run = _each if by_each else _applied
+    found: torch.Tensor = run(aten.index_put.default, (x, indices, values, accumulate), {})
     return found
+
+
+def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
+    """``index_fill`` as a choice: vmap fills all examples with the value of the last."""
+    size, dim = x.shape[dim], dim % x.dim()
+    chosen = (torch.arange(size, device=x.device)[:, None] == index.reshape(-1) % size).any(1)
+    chosen = chosen.reshape(-1, *[1] * (x.dim() - dim - 1))
+    filler = value.to(x.dtype) if isinstance(value, torch.Tensor) else torch.full((), value, dtype=x.dtype)
+    return torch.where(chosen, filler, x)
+
+
+def _embedding(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,  # noqa: FBT001, FBT002 - the operator's own signature
+    sparse: bool = False,  # noqa: FBT001, FBT002
+) -> torch.Tensor:
+    """``embedding``; vmap knows the row without a gradient in the first of several tables alone."""
+    if padding_idx < 0 or not batch_levels(weight) or not batch_levels(indices):
+        found: torch.Tensor = aten.embedding.default(weight, indices, padding_idx, scale_grad_by_freq, sparse)
+        return found
+    rows = aten.embedding.default(weight, indices, -1, scale_grad_by_freq, sparse)
+    return torch.where((indices == padding_idx).unsqueeze(-1), rows.detach(), rows)
 
 
 def _select_scatter(x: torch.Tensor, source: torch.Tensor, dim: int, index: int) -> torch.Tensor:
@@ -216,6 +300,9 @@ _FREE: dict[Any, Callable[..., Any]] = {
     aten.copy.default: _copied,
     aten.view_as_complex.default: lambda x: aten.view_as_complex.default(x.contiguous()),
     aten.view_as_real.default: lambda x: aten.view_as_real.default(x.resolve_conj()),
+    aten.embedding.default: _embedding,
+    aten.index_fill.int_Scalar: _index_fill,
+    aten.index_fill.int_Tensor: _index_fill,
     aten.index_put.default: _put,
     aten.linalg_lu_solve.default: _lu_solve,
     aten.select_scatter.default: _select_scatter,

@@ -23,6 +23,7 @@ from purefx.capture.arguments import Leaf, Source
 from purefx.capture.captured import name_of, without_effects
 from purefx.capture.fakes import has_symbols
 from purefx.capture.owners import find_owners
+from purefx.capture.recording import Storage, Variable
 from purefx.capture.session import capture
 from purefx.capture.stand_ins import fake_owners, fake_variables
 from purefx.capture.turns import ONE_AT_A_TIME
@@ -38,7 +39,15 @@ from purefx.runtime.scope import Scope, indented
 from purefx.runtime.wrapper import Wrapper, compile_wrapper
 from purefx.runtime.write_back import chained
 from purefx.transforms.base import Base
-from purefx.transforms.gradients import Steering, infer_teller, told_within, with_own_history
+from purefx.transforms.gradients import (
+    Steering,
+    Teller,
+    hooked_views,
+    infer_teller,
+    told_within,
+    with_own_history,
+    written_apart,
+)
 from purefx.transforms.graphs import Engine
 from purefx.transforms.levels import Differentiated, Examples, batch_levels
 from purefx.transforms.parts import last_write
@@ -114,11 +123,13 @@ class Composer:
         teller = max(within, steering.teller, infer_teller(captured))
         captured = captured if self.effects else without_effects(captured)
         replay = with_own_history(captured, infer_replay(captured))
-        functional = functionalize(captured, replay)
+        apart = written_apart(captured, replay)
+        returned = replace(replay, results=(*replay.results, *apart))
+        functional = functionalize(captured, returned, keep=teller > Teller.OPERATORS)
         base = Base(self.engine, name_of(self.function), captured, replay, functional, teller)
         scope = Views(captured, replay, _without_views(base.functional))
         scope.examples = frozenset(known for known in captured.inputs if _is_example(known.sources[0], differentiated))
-        wrapper = compile_wrapper(scope, _body(scope), {"graph": base.call})
+        wrapper = compile_wrapper(scope, _body(scope, [how.variable for how in apart]), {"graph": base.call})
         made = Specialisation(structure, differentiated, wrapper, base)
         self.specialisations.appendleft(made)
         return made
@@ -145,11 +156,14 @@ def _without_views(functional: Functional) -> Functional:
     return replace(functional, outputs=tuple(outputs))
 
 
-def _body(scope: Scope) -> list[str]:
-    """The statements that run a program on wrapped tensors."""
+def _body(scope: Views, apart: Sequence[Variable]) -> list[str]:
+    """The statements that run a program on wrapped tensors; results that are ``apart`` have values of their own."""
     checks = _checks_of_memory(scope)
     roots = emit_roots(scope)
     graph = spell_graph_call(scope)
+    scope.values = {variable: scope.variables.pop(variable) for variable in apart}  # statements make the results
+    hooked = hooked_views(scope.capture, scope.replay)
+    scope.seen = {v for v in apart if v in hooked or _is_written_with_grad(scope, v.last.storage)}
     return [
         *checks,
         *roots,
@@ -158,6 +172,7 @@ def _body(scope: Scope) -> list[str]:
         *_write_back(scope),
         *_hooks(scope),
         *emit_statements(scope, {}),
+        *scope.rest(),
         *emit_rebinding(scope),
         *emit_return(scope),
     ]
@@ -212,7 +227,8 @@ def _write_back(scope: Scope) -> list[str]:
         line = scope.speller.name("line", where)
         checks.append(f"{check}({scope.roots[output.root]}, {value}, {_names(output)!r}, {line})")
         write = [f"{target}.copy_({value})"]
-        writes += write if _is_seen(scope, output) else [f"with {scope.no_grad()}:", *indented(write)]
+        seen = _is_seen(scope, output.root.region.storage)
+        writes += write if seen else [f"with {scope.no_grad()}:", *indented(write)]
     return [*checks, *writes]
 
 
@@ -220,11 +236,14 @@ def _names(output: WrittenOutput) -> str:
     return " and ".join(member.name for member in output.root.members)
 
 
-def _is_seen(scope: Scope, output: WrittenOutput) -> bool:
-    """Whether autograd sees a write to the memory of ``output``: not those that are done without gradients."""
-    storage = output.root.region.storage
+def _is_seen(scope: Scope, storage: Storage) -> bool:
+    """Whether autograd sees a write to the memory ``storage``: not those that are done without gradients."""
+    return not scope.capture.grad_before or _is_written_with_grad(scope, storage)
+
+
+def _is_written_with_grad(scope: Scope, storage: Storage) -> bool:
     calls = [call for call in scope.capture.recording if any(o.region.storage is storage for o in call.written)]
-    return not scope.capture.grad_before or any(call.modes.grad for call in calls)
+    return any(call.modes.grad for call in calls)
 
 
 def check_batch(target: torch.Tensor, value: torch.Tensor, name: str, where: SourceLine | None) -> None:

@@ -1,19 +1,22 @@
-"""Writes under forward-mode AD, where PyTorch's own rules fall short.
+"""Where PyTorch's own rules fall short under transforms, in code that runs as a part of a capture.
 
-x.mul_(x)               its rule reads the tangent of x after it has written over it     x.mul_(x.clone())
-torch.sin(x, out=y)     it has no rule                                                   y.copy_(torch.sin(x))
+x.mul_(x)               in forward mode the tangent of x is read after it has been written    x.mul_(x.clone())
+torch.sin(x, out=y)     forward mode has no rule                                              y.copy_(torch.sin(x))
+x.data                  has no gradient at the innermost level, but at the others             x.detach()
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
-from purefx._torch import bottom, in_forward_mode, storage_key
+from purefx._torch import READS_DATA, bottom, in_forward_mode, is_transforming, storage_key
 from purefx.capture.recording import geometry_of
 
 R = TypeVar("R")
@@ -25,11 +28,20 @@ _KEEPING = frozenset({"set_", "swap_"})
 
 
 class SeparateWrites(TorchFunctionMode):
-    """A write reads no memory that it writes, and ``out=`` is a write like others."""
+    """A write reads no memory that it writes, and ``out=`` is a write like others.
+
+    Without ``hooks`` none is registered on what requires no grad: a tangent has no use for what a gradient runs.
+    """
+
+    def __init__(self, *, hooks: bool = True) -> None:
+        super().__init__()
+        self._hooks = hooks
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What ``func`` gives."""
         kwargs = kwargs or {}
+        if func is torch.Tensor.register_hook and not self._hooks and not args[0].requires_grad:
+            return RemovableHandle(OrderedDict())
         if isinstance(kwargs.get("out"), torch.Tensor):
             return _to_out(func, args, kwargs)
         if args and isinstance(args[0], torch.Tensor) and _is_write(getattr(func, "__name__", "")):
@@ -38,9 +50,18 @@ class SeparateWrites(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+class DataIsDetached(TorchFunctionMode):
+    """``x.data`` has no gradient for any transform."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What ``func`` gives."""
+        return args[0].detach() if func == READS_DATA else func(*args, **(kwargs or {}))
+
+
 def inlined(function: Callable[..., R], args: Any, kwargs: Any) -> R:
     """``function`` as a part of a program that is captured."""
-    with SeparateWrites() if in_forward_mode() else nullcontext():
+    detached = DataIsDetached() if is_transforming() else nullcontext()
+    with detached, SeparateWrites() if in_forward_mode() else nullcontext():
         return function(*args, **kwargs)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,6 +32,7 @@ from purefx.analysis.replay import Fresh, Replay, Replayed
 from purefx.capture.captured import Capture, TensorResult
 from purefx.capture.edges import edge_of
 from purefx.capture.frames import current_line
+from purefx.capture.recording import DataAccess, Effect, Variable
 from purefx.errors import TransformRefused
 from purefx.operators import aten
 
@@ -52,7 +54,7 @@ class Steering(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What ``func`` gives."""
-        if not sys._getframe(1).f_globals.get("__name__", "").startswith(("purefx.", "torch.autograd.")):
+        if not _calling_module().startswith(("purefx.", "torch.autograd.")):
             self.teller = max(self.teller, _STEERING.get(func, Teller.OPERATORS))
         if has_saved_tensor_hooks():
             self.teller = Teller.PYTHON
@@ -63,6 +65,14 @@ class Steering(TorchFunctionMode):
                 remedy="register it outside of the function",
             )
         return func(*args, **(kwargs or {}))
+
+
+def _calling_module() -> str:
+    """The module of the code that calls the function which a mode sees; not that of a mode that has passed it on."""
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name == "__torch_function__":
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_globals.get("__name__", ""))
 
 
 _STEERING: dict[Any, Teller] = {
@@ -140,15 +150,69 @@ def with_own_history(capture: Capture, replay: Replay) -> Replay:
     """``replay``, in which views that have a history of their own are results of the graph.
 
     Rule: what an ``autograd.Function`` returns of its argument is a view that was taken without gradients, and has
-    the gradient of the function.
+    the gradient of the function.  A hook is on what is replayed of an argument, and has to run for each example.
     """
+    given = {known.before.storage for known in capture.inputs}
+    hooked = {v for v in hooked_views(capture, replay) if v.last.storage in given}
     results = tuple(
         Fresh(how.variable, result.region)
-        if isinstance(result, TensorResult) and isinstance(how, Replayed) and _is_apart(result, how, replay)
+        if isinstance(result, TensorResult)
+        and isinstance(how, Replayed)
+        and (how.variable in hooked or _is_apart(result, how, replay))
         else how
         for result, how in zip(capture.results, replay.results, strict=True)
     )
     return replace(replay, results=results)
+
+
+def written_apart(capture: Capture, replay: Replay) -> tuple[Fresh, ...]:
+    """The results that share memory with other tensors, and have the history of what was written to them alone.
+
+    Views of such results are not among them.  What has a hook, and views of it, have a history of their own too.
+
+    Rule: what is written to a detached tensor with gradients is a part of its history, and of none that it was
+    detached from.
+
+        v = x * 2                 the values of w and v are the same, their gradients are not
+        w = v.detach()
+        w.copy_(v ** 3)
+        return w, v
+    """
+    origins = _detached(capture)
+    written = {o.variable for call in capture.recording if call.effect is Effect.WRITE for o in call.written}
+    origins_written = {origins[variable] for variable in written if variable in origins}
+    pairs = zip(capture.results, replay.results, strict=True)
+    shared = [result for result, how in pairs if isinstance(result, TensorResult) and isinstance(how, Replayed)]
+    apart = {r.variable: r.region for r in shared if origins.get(r.variable) in origins_written}
+    own = [v for v, r in apart.items() if r.dtype.is_floating_point or r.dtype.is_complex]
+    written_alone = [Fresh(v, apart[v]) for v in own if origins[v] is v or origins[v] not in apart]
+    known = {how.variable for how in written_alone}
+    hooked = hooked_views(capture, replay) - known
+    distinct = {r.variable: r.region for r in shared if r.variable in hooked}
+    return (*written_alone, *(Fresh(v, region) for v, region in distinct.items()))
+
+
+def hooked_views(capture: Capture, replay: Replay) -> set[Variable]:
+    """What statements make that has a hook, and what they make of that."""
+    own = {variable for variable, _ in capture.hooked}
+    found: set[Variable] = set()
+    for call in replay.statements:
+        made = {o.variable for o in call.outputs}
+        if made & own or found & {o.variable for o in call.operands}:
+            found |= made
+    return found
+
+
+def _detached(capture: Capture) -> dict[Variable, Variable]:
+    """Of each view of something detached, and of that itself, what was made by detaching."""
+    found: dict[Variable, Variable] = {}
+    for call in capture.recording:
+        for output in call.outputs if call.effect is Effect.VIEW else ():
+            before = [found[o.variable] for o in call.operands if o.variable in found]
+            cuts = call.op in (aten.detach.default, DataAccess.READ)
+            if cuts or before:
+                found.setdefault(output.variable, output.variable if cuts else before[0])
+    return found
 
 
 def _is_apart(result: TensorResult, how: Replayed, replay: Replay) -> bool:

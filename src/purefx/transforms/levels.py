@@ -119,7 +119,6 @@ class Examples:
     Those of a call inside a capture are fakes of their own: the capture must find none of its tensors kept.  An example
     requires grad, as no leaf, where a transform asks for gradients by its tensor: so it would in a loop.  It does so
     only when it is run on, from `begin` on.
-    Inside a capture that is so for autograd's own gradients alone; those of the transforms are told by their wrappers.
     """
 
     def __init__(self) -> None:
@@ -166,8 +165,7 @@ class Examples:
         return example if self._fakes is None else self._fakes.make(example, "an example")
 
     def _has_gradient(self, tensor: torch.Tensor) -> bool:
-        level = gradient_level(tensor)
-        return level == 0 or (self._fakes is None and level != NO_GRADIENT)
+        return gradient_level(tensor) != NO_GRADIENT
 
     def _give_history(self, tensor: torch.Tensor, example: torch.Tensor) -> None:
         if self._begun and example is not tensor and self._has_gradient(tensor):

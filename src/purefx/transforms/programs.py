@@ -232,7 +232,7 @@ class Jvp(Derivative):
         own, tangents = inputs[: self.of.arity], inputs[self.of.arity :]
 
         def inexact(*chosen: torch.Tensor) -> tuple[Tensors, Tensors]:
-            with SeparateWrites():
+            with SeparateWrites(hooks=False):
                 outputs = self.of.function(*_replaced(own, self.wrt, chosen))
             return _inexact(self.of, outputs), outputs
 

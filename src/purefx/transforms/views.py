@@ -8,12 +8,13 @@ refused where one of them has one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 
 import torch
 
 from purefx.capture.captured import Capture, Input
-from purefx.capture.recording import Call, Region
+from purefx.capture.recording import Call, DataAccess, Region, Variable
 from purefx.errors import TransformRefused
 from purefx.functional.regions import chain_between, includes
 from purefx.layout import Chain, Geometry, has_internal_overlap
@@ -25,10 +26,34 @@ from purefx.transforms.levels import batch_levels
 
 
 class Views(Scope):
-    """A scope that spells ``as_strided`` as view operators, where they are known to lead to the same memory."""
+    """A scope that spells ``as_strided`` as view operators, where they are known to lead to the same memory.
+
+    ``values`` has the names of values with the histories of results that are written after they were detached; of
+    those the writes to the results in ``seen`` have gradients.
+    """
+
+    values: Mapping[Variable, str] = MappingProxyType({})
+    seen: Collection[Variable] = ()
 
     def call(self, call: Call) -> str:
         """The expression that runs a recorded call again."""
+        detached = call.outputs[0].variable if _detaches(call) else None
+        if detached is None or detached not in self.values:
+            return self._view(call)
+        return self._valued(self._view(call), detached)
+
+    def rest(self) -> list[str]:
+        """Statements that give their values to results that are views of something detached that nobody gets."""
+        made = {call.outputs[0].variable for call in self.replay.statements if _detaches(call)}
+        left = [variable for variable in self.values if variable not in made]
+        return [f"{self.variables[x]} = {self._valued(f'{self.variables[x]}.detach()', x)}" for x in left]
+
+    def _valued(self, view: str, variable: Variable) -> str:
+        return f"{self.speller.name('valued', valued)}({view}, {self.values[variable]}, seen={variable in self.seen})"
+
+    def _view(self, call: Call) -> str:
+        if call.op is DataAccess.READ:
+            return f"{self.spell(call.args[0])}.detach()"  # vmap knows no data
         if call.op is not aten.as_strided.default:
             return super().call(call)
         (operand,), (output,) = call.operands, call.outputs
@@ -49,6 +74,16 @@ class Views(Scope):
             self.speller.literal, (wanted.sizes, wanted.strides, wanted.offset - shown.offset)
         )
         return f"{name}.as_strided({sizes}, {strides}, {name}.storage_offset() + {distance})"
+
+
+def valued(view: torch.Tensor, value: torch.Tensor, *, seen: bool) -> torch.Tensor:
+    """``view``, of something detached, with the history of ``value``, whose elements it has."""
+    with torch.set_grad_enabled(seen):
+        return view.copy_(value)
+
+
+def _detaches(call: Call) -> bool:
+    return call.op in (aten.detach.default, DataAccess.READ)
 
 
 def _chain(base: Region, region: Region) -> Chain | None:

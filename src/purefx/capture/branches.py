@@ -1,0 +1,270 @@
+"""``torch.cond`` in a program that is captured: its branches as functions of tensors alone, and its derivatives.
+
+    cond(p, f, g, (x,))        takes and returns tuples of tensors, however f and g spell them
+    cond(p, self.f, self.g)    the tensors that f and g reach by themselves are operands too
+    its gradient               cond(p, the gradient of f, the gradient of g, (x, cotangent))
+    its tangent                cond(p, the tangent of f, the tangent of g, (x, tangent))
+    its batch                  cond(p, f of each example, g of each, (xs,)); where p has a batch, both and a choice
+
+PyTorch's own gradient of ``cond`` traces the branches, and takes those that Dynamo has seen alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from purefx._torch import (
+    FakeTensorMode,
+    HigherOrderOperator,
+    is_plain,
+    outer_fake_mode,
+    pytree,
+    storage_key,
+    untraced,
+    without_modes,
+)
+from purefx.capture.branch_derivatives import Batch, Branch, Gradient, Tangent, Tensors
+from purefx.capture.captured import Capture, name_of
+from purefx.capture.frames import current_line
+from purefx.capture.meeting import COND, Body, Meeting, is_cond, met
+from purefx.capture.recording import Variable
+from purefx.capture.tensors import variable_of
+from purefx.errors import UnsupportedOperator
+
+Capturing = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Capture]
+"""What captures a function of arguments."""
+
+
+class Branching(TorchFunctionMode):
+    """Runs ``cond`` with branches that have derivatives of any order; ``capture`` captures them.
+
+    ``hooks`` has the hooks that are registered on tensors, each with the table that it is in.
+    """
+
+    def __init__(self, capture: Capturing) -> None:
+        super().__init__()
+        self._capture = capture
+        self.hooks: list[Hook] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What ``func`` gives."""
+        if not is_cond(func, args):
+            _check_loop(func, args)
+            if func in _SPLITS and isinstance(places := args[1] if len(args) > 1 else None, torch.Tensor):
+                args = (args[0], places.tolist(), *args[2:])  # the function reads the memory of the tensor
+            result = func(*args, **(kwargs or {}))
+            if func is torch.Tensor.register_hook and (variable := variable_of(args[0])) is not None:
+                self.hooks.append(Hook(variable, args[0]._backward_hooks, result.id))
+            return result
+        with self:
+            return _choose(self._capture, *args, **(kwargs or {}))
+
+
+def _check_loop(func: Any, args: Sequence[Any]) -> None:
+    """Raise UnsupportedOperator where a loop is to be differentiated, or has no form that a graph can hold."""
+    name = func.__name__ if isinstance(func, HigherOrderOperator) else ""
+    if name in _LOOPS and (name not in _FORWARD or any(map(_is_transformed, pytree.tree_leaves(args)))):
+        raise UnsupportedOperator(
+            f"{name} in a program" if name not in _FORWARD else f"a derivative or a batch of {name}",
+            where=current_line(),
+            remedy="use a Python loop over sizes, or torch.cond",
+        )
+
+
+_SPLITS = frozenset({torch.tensor_split, torch.Tensor.tensor_split})
+_LOOPS = frozenset({"while_loop", "scan", "map_impl"})
+_FORWARD = frozenset({"while_loop"})
+"""Those of them that have a functional form, and no derivatives."""
+
+
+def _is_transformed(x: Any) -> bool:
+    """Whether a derivative of ``x`` may be asked for, or a transform has wrapped it."""
+    if not isinstance(x, torch.Tensor):
+        return False
+    return (x.requires_grad and torch.is_grad_enabled()) or not is_plain(x)
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A hook on ``variable``, as long as ``table`` has it."""
+
+    variable: Variable
+    table: dict[int, Any]
+    number: int
+
+    def remaining(self) -> list[tuple[Variable, Any]]:
+        """The variable and its hook, unless that was removed."""
+        return [(self.variable, self.table[self.number])] if self.number in self.table else []
+
+
+class CapturedBody(Body):
+    """A branch as it was ``captured``: where it ran, the tensors that it reaches by itself were fakes."""
+
+    def __init__(self, branch: Branch, operands: Tensors, capture: Capturing) -> None:
+        self._branch: Branch | None = branch
+        self.__name__ = name_of(branch)
+        self.captured = replace(capture(self, tuple(map(_like, operands)), {}), function=self)
+
+    def __call__(self, *operands: torch.Tensor) -> Tensors:
+        """What the branch returns, in memory that is none of its operands'; derivatives lie dense."""
+        assert self._branch is not None  # until its cond has run
+        results = self._branch(*operands)
+        if not isinstance(self._branch, _Flat):
+            results = tuple(x.reshape(-1).view(x.shape) for x in results)  # row-major, dimensions of size 1 too
+        given = set(map(storage_key, operands))
+        return tuple(x.clone() if storage_key(x) in given else x for x in results)
+
+    def let_go(self) -> None:
+        """Keep nothing that the branch keeps."""
+        self._branch = None
+
+
+@untraced
+def _choose(
+    capture: Capturing, pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any]
+) -> Any:
+    """``cond`` of what the program gives to it: the branches may reach tensors by themselves."""
+    held = [met(branch, operands) for branch in (true_fn, false_fn)]
+    distinct = {id(x): x for each in held for x in each}
+    positions = [[len(operands) + list(distinct).index(id(x)) for x in each] for each in held]
+    pairs = zip((true_fn, false_fn), positions, strict=True)
+    first, second = (_Flat(branch, len(operands), where, capture) for branch, where in pairs)
+    given = [x.view_as(x) for x in distinct.values()]  # in a branch of another cond these are what that was given
+    found = _chosen(capture, pred, first, second, (*operands, *given))
+    if first.returned != second.returned:
+        raise RuntimeError(f"the branches of torch.cond return {first.returned} and {second.returned}")
+    return pytree.tree_unflatten(found, first.returned)
+
+
+def _chosen(capture: Capturing, pred: Any, first: Branch, second: Branch, operands: Sequence[torch.Tensor]) -> Tensors:
+    found: Tensors = _Choice.apply(capture, pred, first, second, *operands)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
+    return found
+
+
+class _Replacing(Meeting):
+    """Puts ``others``, one after the other, in the place of what it meets.
+
+    Rule: by their order, since a branch runs again for its derivatives when modules and variables may hold other
+    objects than when it was called.
+    """
+
+    def __init__(self, operands: Sequence[torch.Tensor], others: Sequence[torch.Tensor], capture: Capturing) -> None:
+        super().__init__([*operands, *others])
+        self._others = list(others)
+        self._capture = capture
+
+    def meet(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The next of the others."""
+        return self._others.pop(0) if self._others else tensor
+
+    def run_cond(self, pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
+        """What the ``cond`` gives; its branches run in this mode too."""
+        return _choose(self._capture, pred, true_fn, false_fn, operands)
+
+
+class _Flat:
+    """A branch as a function of tensors that returns a tuple of tensors; ``returned`` tells what that was.
+
+    After its ``count`` operands it takes what is to be in the place of the tensors that the branches reach by
+    themselves; those that this branch reaches are at the positions ``held``.
+    """
+
+    def __init__(self, branch: Callable[..., Any], count: int, held: Sequence[int], capture: Capturing) -> None:
+        self._branch = branch
+        self._count = count
+        self._held = held
+        self._capture = capture
+        self.__name__ = name_of(branch)
+        self.returned: Any = None
+
+    def __call__(self, *given: torch.Tensor) -> Tensors:
+        operands = given[: self._count]
+        replacing = _Replacing(operands, [given[i] for i in self._held], self._capture)
+        with replacing if self._held else Branching(self._capture):
+            result = self._branch(*operands)
+        leaves, self.returned = pytree.tree_flatten(result)
+        if not all(isinstance(x, torch.Tensor) for x in leaves):
+            raise UnsupportedOperator(
+                f"{self.__name__}, a branch of torch.cond, returns something other than tensors",
+                where=None,
+                remedy="return tensors from both branches",
+            )
+        found = tuple(map(replacing.stand_in, leaves)) if self._held else tuple(leaves)
+        replacing.forget()
+        return found
+
+
+class _Choice(torch.autograd.Function):
+    """``cond`` of tensors, as one node."""
+
+    @staticmethod
+    def forward(capture: Capturing, pred: Any, first: Branch, second: Branch, *operands: torch.Tensor) -> Tensors:
+        """What the branch that is chosen returns."""
+        bodies = [CapturedBody(branch, operands, capture) for branch in (first, second)]
+        results = tuple(COND(pred, *bodies, operands))
+        for body in bodies:
+            body.let_go()
+        return results
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        """Keep the operands, and of which of them and of the results there are derivatives."""
+        ctx.capture, ctx.pred, ctx.first, ctx.second, *operands = inputs
+        ctx.save_for_backward(*operands)
+        ctx.save_for_forward(*operands)
+        ctx.count = len(output)
+        ctx.inexact = tuple(i for i, x in enumerate(output) if _is_inexact(x))
+        ctx.mark_non_differentiable(*(x for x in output if not _is_inexact(x)))
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
+        """The gradients of the operands that need one."""
+        operands = ctx.saved_tensors
+        wrt = tuple(i for i, needed in enumerate(ctx.needs_input_grad[4:]) if needed)
+        first, second = (Gradient(branch, wrt, ctx.inexact) for branch in (ctx.first, ctx.second))
+        found = _chosen(ctx.capture, ctx.pred, first, second, (*operands, *(cotangents[i] for i in ctx.inexact)))
+        gradients: list[torch.Tensor | None] = [None] * len(operands)
+        for i, gradient in zip(wrt, found, strict=True):
+            gradients[i] = gradient
+        return None, None, None, None, *gradients
+
+    @staticmethod
+    def jvp(ctx: Any, *given: torch.Tensor | None) -> Any:
+        """The tangents of the results."""
+        operands = ctx.saved_tensors
+        wrt = tuple(i for i, tangent in enumerate(given[4:]) if tangent is not None)
+        first, second = (Tangent(branch, wrt, ctx.inexact) for branch in (ctx.first, ctx.second))
+        tangents = [x for x in given[4:] if x is not None]
+        found = iter(_chosen(ctx.capture, ctx.pred, first, second, (*operands, *tangents)))
+        return tuple(next(found) if i in ctx.inexact else None for i in range(ctx.count))
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, capture: Capturing, pred: Any, first: Branch, second: Branch, *operands: torch.Tensor
+    ) -> Any:
+        """What the branch of each example returns."""
+        dims = in_dims[4:]
+        batches = tuple(Batch(branch, dims, info.batch_size, info.randomness) for branch in (first, second))
+        if in_dims[1] is None:
+            first, second = batches
+            found = _chosen(capture, pred, first, second, operands)
+        else:
+            which = pred.movedim(in_dims[1], 0).reshape(info.batch_size)
+            pairs = zip(*(batch(*operands) for batch in batches), strict=True)
+            found = tuple(torch.where(which.reshape(-1, *[1] * (x.dim() - 1)), x, y) for x, y in pairs)
+        return found, (0,) * len(found)
+
+
+def _like(x: torch.Tensor) -> torch.Tensor:
+    """A fake that looks like ``x``."""
+    with without_modes(), outer_fake_mode([x]) or FakeTensorMode():
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+
+
+def _is_inexact(x: torch.Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()

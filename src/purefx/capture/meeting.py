@@ -1,0 +1,110 @@
+"""The tensors that a branch of ``torch.cond`` reaches by itself: which they are, and others in their place."""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from purefx._torch import TorchDispatchMode, outer_fake_mode, pytree, without_modes
+
+COND = torch.ops.higher_order.cond
+
+
+class _Passing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its __init_subclass__ untyped
+    """Does nothing: while a mode is active, Dynamo keeps out of ``cond`` in a branch."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What ``func`` gives."""
+        return func(*args, **(kwargs or {}))
+
+
+class Meeting(TorchFunctionMode, ABC):
+    """Meets the tensors that functions take, and that are neither ``operands`` nor what a function has returned.
+
+    It keeps none of what functions have returned.  PyTorch may hold a mode for longer than it runs: then it has to
+    ``forget`` its tensors.
+    """
+
+    def __init__(self, operands: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._known = {id(x): (x, x) for x in operands}
+        self._returned: dict[int, weakref.ref[torch.Tensor]] = {}
+
+    @abstractmethod
+    def meet(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What stands for a tensor that is met for the first time."""
+
+    @abstractmethod
+    def run_cond(self, pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
+        """What a ``cond`` in the branch gives."""
+
+    def forget(self) -> None:
+        """Let all tensors go."""
+        self._known.clear()
+
+    def stand_in(self, x: Any) -> Any:
+        """What functions are given in the place of ``x``."""
+        if not isinstance(x, torch.Tensor):
+            return x
+        returned = self._returned.get(id(x))
+        if returned is not None and returned() is x:
+            return x
+        if id(x) not in self._known:
+            self._known[id(x)] = (x, self.meet(x))
+        return self._known[id(x)][1]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What ``func`` gives."""
+        args, kwargs = pytree.tree_map(self.stand_in, (args, kwargs or {}))
+        if is_cond(func, args):
+            with self:
+                return self.run_cond(*args, **kwargs)
+        result = func(*args, **kwargs)
+        made = (x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and id(x) not in self._known)
+        self._returned.update((id(x), weakref.ref(x)) for x in made)
+        return result
+
+
+class _Noting(Meeting):
+    """Notes what it meets in ``held``."""
+
+    def __init__(self, operands: Sequence[torch.Tensor]) -> None:
+        super().__init__(operands)
+        self.held: list[torch.Tensor] = []
+
+    def meet(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor itself."""
+        self.held.append(tensor)
+        return tensor
+
+    def run_cond(self, pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
+        """What a branch gives, after both have run."""
+        result = true_fn(*operands)
+        false_fn(*operands)
+        return result
+
+
+def met(branch: Callable[..., Any], operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors that ``branch`` reaches by itself, in the order in which it does."""
+    noting = _Noting(operands)
+    passing = _Passing()  # type: ignore[no-untyped-call]  # torch leaves its __init__ untyped
+    with without_modes(), outer_fake_mode(operands) or nullcontext(), passing, torch.no_grad(), noting:
+        pytree.tree_map(noting.stand_in, branch(*operands))
+    held, noting.held = noting.held, []
+    noting.forget()
+    return held
+
+
+def is_cond(func: Any, args: Sequence[Any]) -> bool:
+    """Whether ``func`` is a ``cond`` that the program calls: its branches are no bodies yet."""
+    return func is COND and not isinstance(args[1], Body)
+
+
+class Body:
+    """What purefx itself gives to ``cond`` as a branch."""

@@ -1,0 +1,208 @@
+"""``torch.cond`` in programs: branches of any spelling, and their derivatives, are those of a Python ``if``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._higher_order_ops.map import map as map_each
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
+
+import purefx
+from purefx import errors, func
+
+Function = Callable[..., Any]
+Cond = Callable[..., Any]
+W = torch.tensor([0.5, 0.7], dtype=torch.float64)
+XS = torch.tensor([[1.0, 2.0], [0.1, 0.2], [3.0, -1.0]], dtype=torch.float64)
+SCALE = torch.tensor([2.0, 3.0], dtype=torch.float64)
+
+
+def python(pred: Tensor, first: Function, second: Function, operands: tuple[Tensor, ...]) -> Any:
+    return first(*operands) if pred else second(*operands)
+
+
+def bare(cond: Cond, x: Tensor, w: Tensor) -> Tensor:
+    result: Tensor = cond(x.sum() > 1, lambda x, w: (x * w).sin(), lambda x, w: x.cos() * w, (x, w))
+    return result
+
+
+def several(cond: Cond, x: Tensor, w: Tensor) -> Tensor:
+    found = cond(
+        x.sum() > 1,
+        lambda x, w: {"a": x * w, "b": [w.sin(), x.argmax()]},
+        lambda x, w: {"a": x.cos(), "b": [w * 3, x.argmin()]},
+        (x, w),
+    )
+    result: Tensor = found["a"] + found["b"][0] * found["b"][1]
+    return result
+
+
+def reached(cond: Cond, x: Tensor, w: Tensor) -> Tensor:
+    """What branches reach by themselves, within one another."""
+    result: Tensor = cond(
+        x.sum() > 1,
+        lambda x: cond(x.prod() > 1, lambda x: (x * w).sin(), lambda x: x * SCALE, (x,)),
+        lambda x: w.cos() * x,
+        (x,),
+    )
+    return result
+
+
+def writes(cond: Cond, x: Tensor, w: Tensor) -> Tensor:
+    def first(x: Tensor, w: Tensor) -> Tensor:
+        y = x.clone()
+        y[0].mul_(w[1])
+        return y
+
+    result: Tensor = cond(x.sum() > 1, first, lambda x, w: x * w, (x, w))
+    return result
+
+
+def cuts(cond: Cond, x: Tensor, w: Tensor) -> Tensor:
+    result: Tensor = cond(x.sum() > 1, lambda x, w: x.detach() * w, lambda x, w: x * w.detach(), (x, w))
+    return result
+
+
+def shows(cond: Cond, x: Tensor, w: Tensor) -> Tensor:
+    shown: Tensor = cond(x.sum() > 1, lambda x: x.view(1, 2).t(), lambda x: x.view(1, 2).t().clone(), (x,))
+    return shown * w
+
+
+def composed(cond: Cond, x: Tensor, w: Tensor) -> Tensor:
+    norm = torch.nn.functional.layer_norm
+    result: Tensor = cond(x.sum() > 1, lambda x, w: norm(x * w, (2,)), lambda x, w: (x * w).softmax(0), (x, w))
+    return result
+
+
+PROGRAMS = [bare, several, reached, writes, cuts, shows, composed]
+
+
+def gradient(f: Function) -> Function:
+    return torch.func.grad(lambda x, w: f(x, w).sin().sum(), (0, 1))
+
+
+def third(f: Function) -> Function:
+    return torch.func.jacfwd(torch.func.jacrev(gradient(f), (0, 1)), (0, 1))
+
+
+def tangent(f: Function) -> Function:
+    return lambda x, w: torch.func.jvp(lambda x: f(x, w), (x,), (w,))
+
+
+def with_autograd(f: Function) -> Function:
+    def run(x: Tensor, w: Tensor) -> Any:
+        given = [x.clone().requires_grad_(), w.clone().requires_grad_()]
+        loose = partial(torch.autograd.grad, inputs=given, allow_unused=True, materialize_grads=True)
+        slopes = loose(f(*given).sin().sum(), create_graph=True)
+        return *slopes, *loose(sum(s.sin().sum() for s in slopes if s.requires_grad) + 0 * given[0].sum())
+
+    return run
+
+
+AROUND: dict[str, Callable[[Function], Function]] = {
+    "nothing": lambda f: f,
+    "gradient": gradient,
+    "third derivatives": third,
+    "tangent": tangent,
+    "autograd": with_autograd,
+}
+
+
+@pytest.fixture(params=PROGRAMS, ids=lambda f: f.__name__)
+def program(request: pytest.FixtureRequest) -> tuple[Function, Function]:
+    """A program with ``cond``, and one with Python's ``if``."""
+    f = request.param
+    return (lambda x, w: f(torch.cond, x, w)), (lambda x, w: f(python, x, w))
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_a_choice_is_differentiated_as_the_branch_is(program: tuple[Function, Function], around: str) -> None:
+    f, expected = program
+    outside, inside = AROUND[around](purefx.compile(f)), purefx.compile(AROUND[around](f))
+    for x in XS:
+        wanted = AROUND[around](expected)(x, W)
+        torch.testing.assert_close(outside(x, W), wanted)
+        if around != "autograd":  # there inside is a program with leaves of its own
+            torch.testing.assert_close(inside(x, W), wanted)
+
+
+def stacked(rows: list[Any]) -> Any:
+    return torch.stack(rows) if isinstance(rows[0], Tensor) else tuple(map(torch.stack, zip(*rows, strict=True)))
+
+
+@pytest.mark.parametrize("around", ["nothing", "gradient", "tangent"])
+def test_each_example_makes_its_own_choice(program: tuple[Function, Function], around: str) -> None:
+    f, expected = program
+    wanted = stacked([AROUND[around](expected)(x, W) for x in XS])
+    for batched in (
+        torch.func.vmap(AROUND[around](purefx.compile(f)), (0, None)),
+        func.vmap(AROUND[around](f), (0, None)),
+        purefx.compile(func.vmap(AROUND[around](f), (0, None))),
+    ):
+        torch.testing.assert_close(batched(XS, W), wanted)
+
+
+def test_examples_share_what_they_do_not_have(program: tuple[Function, Function]) -> None:
+    f, expected = program
+    wanted = torch.func.grad(lambda w: sum(expected(x, w).sin().sum() for x in XS))(W)
+
+    def total(f: Function) -> Function:
+        return lambda w: torch.func.vmap(f, (0, None))(XS, w).sin().sum()
+
+    torch.testing.assert_close(torch.func.grad(total(purefx.compile(f)))(W), wanted)
+    torch.testing.assert_close(purefx.compile(torch.func.grad(total(f)))(W), wanted)
+
+
+def test_modules_may_be_branches() -> None:
+    class Chooses(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = torch.cond(x.sum() > 1, self.first, self.second, (x,))
+            return result.sin()
+
+    module = Chooses().double()
+    compiled = purefx.compile(module)
+    for x, chosen in ((XS[0], module.first), (XS[1], module.second)):
+        found = torch.autograd.grad(compiled(x).sum(), list(chosen.parameters()))
+        torch.testing.assert_close(found, torch.autograd.grad(chosen(x).sin().sum(), list(chosen.parameters())))
+
+
+def test_branches_that_return_other_containers_raise() -> None:
+    with pytest.raises(RuntimeError, match=r"the branches of torch\.cond return"):
+        purefx.trace(lambda x: torch.cond(x.sum() > 1, lambda x: x + 1, lambda x: (x + 2,), (x,)), W)
+
+
+def looped(x: Tensor) -> Any:
+    return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * x), (torch.tensor(0), x))[1]
+
+
+def scanned(x: Tensor) -> Any:
+    return scan(lambda carry, y: (carry + y, carry * y), x[0], x)[1]
+
+
+def mapped(x: Tensor) -> Any:
+    return map_each(lambda y: y.sin(), x)
+
+
+@pytest.mark.parametrize("f", [looped, scanned, mapped])
+def test_derivatives_and_batches_of_loops_are_refused(f: Function) -> None:
+    compiled = purefx.compile(f)
+    with pytest.raises(errors.UnsupportedOperator, match="Python loop"):
+        compiled(W.clone().requires_grad_())
+    for transformed in (torch.func.grad(lambda x: compiled(x).sum()), torch.func.vmap(compiled)):
+        with pytest.raises(errors.UnsupportedOperator, match="Python loop"):
+            transformed(XS if transformed.__name__ == "wrapped" and f is not looped else torch.stack([W, W]))
+
+
+def test_a_tangent_of_a_loop_is_refused() -> None:
+    with pytest.raises(errors.UnsupportedOperator, match="while_loop"):
+        torch.func.jvp(purefx.compile(looped), (W,), (W,))
