@@ -822,6 +822,27 @@ def a_view_of_what_is_detached_after_a_view_was_written(a: Tensor, flat: Tensor)
     return a[1:], flat * 2
 
 
+@programs(lambda: (torch.arange(4.0).requires_grad_(),))
+def a_piece_of_a_leaf_that_requires_grad_no_more_is_a_leaf(a: Tensor) -> Any:
+    y = a * 3
+    a.detach_()
+    piece = a.unbind(-1)[1]
+    piece.requires_grad_()
+    return piece, y
+
+
+def test_a_write_to_a_leaf_that_ends_and_begins_is_refused_where_a_view_has_lost_its_history() -> None:
+    def f(a: Tensor, b: Tensor) -> None:
+        a.detach_()
+        a.mul_(2)
+        b.view(-1)
+        a.requires_grad_()
+
+    a = torch.arange(4.0).requires_grad_()
+    with pytest.raises(GradientsRefused, match="and a view of it is used then"):
+        purefx.trace(f, a, a.view(2, 2))
+
+
 def test_a_hook_between_a_write_and_a_turn_is_refused() -> None:
     def f(a: Tensor) -> None:
         a.mul_(2)

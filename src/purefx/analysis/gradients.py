@@ -121,6 +121,11 @@ def check_gradients(capture: Capture) -> None:
                 f"the program writes to {known.name}, and then detaches what it is a view of",
                 "detach first, or write to a copy",
             )
+        if known.edge is not None and known.was_leaf and is_begun(known.fake) and _has_lost_view(capture, known):
+            raise _refusal(
+                f"the program writes to {known.name}, a leaf that requires no grad then, and a view of it is used then",
+                "write under torch.no_grad(), or to a copy",
+            )
         if _lends_memory(capture, known):
             raise _refusal(
                 f"the program gives another tensor the memory of {known.name} (set_), and detaches that",
@@ -139,6 +144,12 @@ def is_begun_anew(known: Input) -> bool:
         return False
     edge = edge_of(known.fake)
     return edge is not None and edge.node is not known.edge.node
+
+
+def _has_lost_view(capture: Capture, known: Input) -> bool:
+    """Whether a view of ``known`` has lost its history, which autograd would make anew of the leaf that this is."""
+    views = (other.fake for other in capture.inputs if other.base_edge is not None)
+    return any(view._base is known.fake and _is_lost(view) for view in views)
 
 
 def _lends_memory(capture: Capture, known: Input) -> bool:

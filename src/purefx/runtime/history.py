@@ -131,18 +131,18 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
     shown = {scope.counters.root(variable) for variable in leaf_aliases(scope.capture, scope.replay)}
     for known, name in scope.inputs.items():
         begun = begins(known)
-        outgrown = is_outgrown(known)
-        if known.edge is not None and (begun or outgrown or (is_detached(known) and known.variable in shown)):
+        ended = is_outgrown(known) or (ends(known) and known.variable in shown)
+        if known.edge is not None and (begun or ended or (is_detached(known) and known.variable in shown)):
             scope.earlier[known] = scope.unique(f"{name}_before", "before")
             before += [
                 f"{scope.earlier[known]} = {scope.speller.name('same_edge', same_edge)}({name})",
-                f"{name}.{'requires_grad_(False)' if outgrown else 'detach_()'}",
+                f"{name}.{'requires_grad_(False)' if ended else 'detach_()'}",
             ]
         elif (is_detached(known) and not _is_detached_late(scope, known)) or _loses_history(scope, known):
             after.append(f"{name}.detach_()")
         if begun and not _is_turned(scope, known.variable):
             before += [*emit_plain_views(scope, known), f"{name}.requires_grad_()"]
-        elif ends(known):
+        elif ends(known) and not ended:
             after.append(f"{name}.requires_grad_(False)")
     return before, after
 
