@@ -483,6 +483,82 @@ def a_view_of_a_view_of_ones_own_of_what_is_written(a: Tensor, w: Tensor) -> Any
     return v[0], (v * w).sum()
 
 
+# ---- views that have no history when they are taken, and are written
+
+
+@programs(lambda: (ramp(4, 2), leaf(4, 2)))
+def a_view_is_written_of_what_had_no_history(x: Tensor, w: Tensor) -> Any:
+    v = x[3:]
+    v.copy_(w[:1])
+    return x, v
+
+
+@programs(lambda: (ramp(4, 2), leaf(4, 2)))
+def a_view_of_such_a_view_is_written(x: Tensor, w: Tensor) -> Any:
+    v = x[3:]
+    u = v.view(2)
+    u.copy_(w[0])
+    return v, x, u
+
+
+@programs(lambda: (leaf(4, 2),))
+def a_view_is_used_after_its_base_has_got_a_history(w: Tensor) -> Any:
+    x = torch.zeros(4, 2)
+    v = x[3:]
+    x.copy_(w)
+    return v, x, v * 2
+
+
+@programs(lambda: (ramp(4), leaf(4)))
+def a_view_is_written_and_then_its_base_without_grad(x: Tensor, w: Tensor) -> Any:
+    v = x[:2]
+    v.add_(w[:2])
+    with torch.no_grad():
+        x.mul_(2)
+    return v
+
+
+@programs(lambda: ((x := ramp(4, 2))[0], x[1:], leaf(4, 2)))
+def an_argument_is_a_view_of_what_another_is_written_to(x: Tensor, v: Tensor, w: Tensor) -> Any:
+    x.copy_(w[0])
+    v.mul_(2)
+    return v, x
+
+
+# ---- writes of no elements
+
+
+@programs(lambda: (alive(4, 2),))
+def a_view_without_elements_is_written(x: Tensor) -> Any:
+    x[2:2].mul_(2)
+    return x * 1
+
+
+@programs(lambda: (alive(0, 2),))
+def a_column_of_what_is_empty_is_written(x: Tensor) -> Any:
+    v = x[:, 0]
+    v.mul_(2)
+    return x * 1, v
+
+
+@programs(lambda: (ramp(4, 2), leaf(4, 2)))
+def the_history_begins_with_a_write_of_no_elements(x: Tensor, w: Tensor) -> Any:
+    v = x[4:]
+    v.copy_(w[:0])
+    return x, v
+
+
+# ---- views of what depends on other results
+
+
+@programs(lambda: (leaf(2, 3, 2),))
+def a_written_view_of_a_view_of_a_copy_of_a_result(x: Tensor) -> Any:
+    y = x * 2
+    v = y.permute(1, 0, 2).flatten(1)[0].view(2, 2)
+    v.add_(1)
+    return y, v
+
+
 # ---- what the caller writes before the backward
 
 

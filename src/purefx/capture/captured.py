@@ -114,7 +114,8 @@ class Capture:
     """What one run has shown.
 
     ``resume`` enters the run once more: what then runs on its fakes, as their backward, is recorded after it.
-    ``plain_views`` are views of what did not require grad when they were taken.
+    ``plain_views`` are views of what did not require grad when they were taken, ``known_views`` those whose histories
+    autograd has made, or looked at.
     """
 
     function: Callable[..., Any]
@@ -133,6 +134,7 @@ class Capture:
     dynamic: bool
     resume: Callable[[], AbstractContextManager[Resumed]]
     plain_views: frozenset[Variable]
+    known_views: frozenset[Variable]
 
     @property
     def env(self) -> ShapeEnv:

@@ -122,6 +122,7 @@ class _Session:
             self._function, self._recorder.recording, self._flat, tuple(self._inputs.values()), modules, results,
             structure, rebindings, grad_before, grad_after[0], inference, Ambient.present(), self._fakes.mode,
             self._fakes.dynamic, self._resumed, frozenset(self._recorder.histories.plain),
+            frozenset(self._recorder.histories.known),
         )  # fmt: skip
 
     @contextmanager

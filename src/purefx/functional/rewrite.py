@@ -45,6 +45,7 @@ from purefx.functional.roots import (
     infer_changes,
     infer_roots,
     seen_by_autograd,
+    written_without_elements,
 )
 from purefx.functional.signature import (
     BaseOutput,
@@ -238,7 +239,7 @@ class Rewriter:
         seen: set[tuple[Region, Shown | None]] = set()
         changes = infer_changes(self._recording)
         for root, content in self.roots:
-            for region in self.memory.written(content):
+            for region in self.memory.written(content) or written_without_elements(root, self._recording):
                 for part, shown in seen_by_autograd(root, region, changes):
                     if (part, shown) not in seen:
                         seen.add((part, shown))

@@ -148,7 +148,7 @@ def seen_by_autograd(root: Root, region: Region, changes: Changes) -> list[tuple
     writing = changes.writing
     families: dict[int, list[Input]] = {}
     changed = [m for m in root.members if is_changed(m)]
-    overlapping = [m for m in changed if not disjoint(m.before, region)]
+    overlapping = [m for m in changed if region.geometry.is_empty or not disjoint(m.before, region)]
     for member in overlapping or [m for m in changed if m.variable in writing and m.fake._base is not None]:
         families.setdefault(id(_base_of(member.fake)), []).append(member)
     written = [
@@ -247,6 +247,16 @@ def _has(outer: Region, region: Region) -> bool:
     """Whether ``region`` is a view of ``outer``."""
     same = outer.storage is region.storage and includes(outer, region)
     return same and chain_between(outer.physical, region) is not None
+
+
+def written_without_elements(root: Root, recording: Recording) -> list[Region]:
+    """The regions of ``root`` without elements that the program writes with gradients on.
+
+    Rule: ``x[2:2].add_(w)`` changes no element, and the history of ``x``.
+    """
+    writes = (call for call in recording if call.effect is Effect.WRITE and call.modes.grad)
+    regions = (o.region for call in writes for o in call.written if o.region.storage is root.region.storage)
+    return list(dict.fromkeys(region for region in regions if region.geometry.is_empty))
 
 
 def written_regions(recording: Recording) -> dict[Storage, list[Region]]:

@@ -13,7 +13,7 @@ import torch
 
 from purefx._torch import OpOverload
 from purefx.analysis.gradients import begins, ends, is_detached, keeps_write, new_leaves, results_of
-from purefx.analysis.replay import Itself
+from purefx.analysis.replay import Itself, Replayed
 from purefx.autodiff.backward import fakes_of, leaf_aliases
 from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
@@ -119,6 +119,21 @@ def emit_late_detaching(scope: Scope) -> list[str]:
         views = _kept_views(scope, known) if is_detached(known) else []
         lines += [*(f"{view}.grad_fn" for view in views), f"{name}.detach_()"] if views else []
     return lines
+
+
+def emit_looks(scope: Scope) -> list[str]:
+    """Statements that ask for the histories of views which had none when they were taken, and have one since a write.
+
+    Rule: autograd makes such a history when it is asked for, and until then takes the view for a leaf, which nobody may
+    write.  ``v = x[1:]; v.copy_(w)`` has asked.
+    """
+    begun = [k for k in scope.inputs if k.edge is None and k.fake.requires_grad and k.fake._base is not None]
+    made = [
+        r for r, how in results_of(scope.capture, scope.replay) if isinstance(how, Replayed) and r.fake.requires_grad
+    ]
+    views = [r.variable for r in made if r.variable in scope.capture.plain_views]
+    wanted = dict.fromkeys([*(known.variable for known in begun), *views])
+    return [f"{scope.variables[v]}.grad_fn" for v in wanted if v in scope.capture.known_views]
 
 
 def _kept_views(scope: Scope, base: Input) -> list[str]:

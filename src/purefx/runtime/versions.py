@@ -11,6 +11,7 @@ from __future__ import annotations
 from purefx.analysis.gradients import begins, ends, is_detached, new_leaves, results_of
 from purefx.analysis.replay import Replayed
 from purefx.autodiff.backward import fakes_of
+from purefx.autodiff.targets import Alias
 from purefx.capture.captured import Input, TensorResult
 from purefx.capture.edges import leaf_behind
 from purefx.capture.recording import DataAccess, Effect, Variable
@@ -90,10 +91,10 @@ def emit_late_older_views(scope: Scope) -> list[str]:
 
 
 def _late_outputs(scope: Scope) -> set[Variable]:
-    """What the graph returns, and what becomes a function of other outputs."""
+    """What the graph returns or results show, and what becomes a function of other outputs."""
     levels = () if scope.joint is None else scope.joint.levels
     outputs = [slot.output for level in levels if level.depth for slot in level.slots]
-    return {output.variable for output in outputs if isinstance(output, ResultOutput | BaseOutput)}
+    return {output.variable for output in outputs if isinstance(output, ResultOutput | BaseOutput | Alias)}
 
 
 def _older_views(scope: Scope) -> set[Variable]:

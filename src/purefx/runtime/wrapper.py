@@ -33,6 +33,7 @@ from purefx.runtime.history import (
     emit_late_detaching,
     emit_late_leaves,
     emit_later_levels,
+    emit_looks,
     emit_seed,
 )
 from purefx.runtime.scope import Scope, indented
@@ -122,6 +123,7 @@ def _body(scope: Scope) -> list[str]:
         *emit_last_versions(scope),
         *emit_late_detaching(scope),
         *emit_late_leaves(scope),
+        *emit_looks(scope),
         *emit_rebinding(scope),
         *emit_return(scope),
     ]
