@@ -525,6 +525,13 @@ def an_argument_is_a_view_of_what_another_is_written_to(x: Tensor, v: Tensor, w:
     return v, x
 
 
+@programs(lambda: (ramp(5, 3)[1:], leaf(4, 3)))
+def an_argument_without_a_history_is_turned_and_written_by_a_view(x: Tensor, w: Tensor) -> Any:
+    x.t_()
+    x[0].mul_(w[:, 0])
+    return x * 1
+
+
 # ---- writes of no elements
 
 

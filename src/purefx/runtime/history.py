@@ -125,15 +125,14 @@ def emit_looks(scope: Scope) -> list[str]:
     """Statements that ask for the histories of views which had none when they were taken, and have one since a write.
 
     Rule: autograd makes such a history when it is asked for, and until then takes the view for a leaf, which nobody may
-    write.  ``v = x[1:]; v.copy_(w)`` has asked.
+    write or turn.  ``v = x[1:]; v.copy_(w)`` has asked.  Views that are made later are taken of what has a history.
     """
-    begun = [k for k in scope.inputs if k.edge is None and k.fake.requires_grad and k.fake._base is not None]
-    made = [
-        r for r, how in results_of(scope.capture, scope.replay) if isinstance(how, Replayed) and r.fake.requires_grad
-    ]
-    views = [r.variable for r in made if r.variable in scope.capture.plain_views]
-    wanted = dict.fromkeys([*(known.variable for known in begun), *views])
-    return [f"{scope.variables[v]}.grad_fn" for v in wanted if v in scope.capture.known_views]
+    shown = [r for r, how in results_of(scope.capture, scope.replay) if isinstance(how, Replayed)]
+    made = [r.variable for r in shown if r.fake.requires_grad and r.variable in scope.capture.plain_views]
+    given = [k for k in scope.inputs if k.edge is None and k.fake.requires_grad and k.fake._base is not None]
+    turned = {o.variable for c in scope.replay.statements if c.effect is Effect.GEOMETRY for o in c.written}
+    wanted = [v for v in dict.fromkeys([*(k.variable for k in given), *made]) if v in scope.variables]
+    return [f"{scope.variables[v]}.grad_fn" for v in wanted if v in scope.capture.known_views or v in turned]
 
 
 def _kept_views(scope: Scope, base: Input) -> list[str]:
