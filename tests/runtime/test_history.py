@@ -555,6 +555,78 @@ def the_history_begins_with_a_write_of_no_elements(x: Tensor, w: Tensor) -> Any:
     return x, v
 
 
+# ---- leaves that get other memory or other sizes
+
+
+@programs(lambda: (leaf(3, 3), leaf(3, 3)))
+def a_leaf_is_set_to_a_leaf_that_is_written(a: Any, b: Tensor) -> Any:
+    with torch.no_grad():
+        a.set_(b)
+        b.mul_(2)
+    return a + b
+
+
+@programs(lambda: (leaf(3, 3), ramp(4)))
+def a_leaf_is_set_to_a_tensor_of_other_sizes(a: Any, b: Tensor) -> Any:
+    with torch.no_grad():
+        a.set_(b * 2)
+        a.mul_(2)
+    return a * b, a.view(2, 2)
+
+
+@programs(lambda: (leaf(3, 3), ramp(9)))
+def a_leaf_is_set_to_a_part_of_a_storage(a: Any, b: Tensor) -> Any:
+    with torch.no_grad():
+        a.set_(b.untyped_storage(), 1, (2,), (1,))
+    return a * 3, b * 2
+
+
+@programs(lambda: (leaf(3, 3), ramp(3)))
+def a_leaf_and_another_change_places(a: Any, b: Any) -> Any:
+    with torch.no_grad():
+        former = a.detach()
+        a.set_(b)
+        b.set_(former)
+    return a * 3, b * 2
+
+
+@programs(lambda: (leaf(2, 3),))
+def the_data_of_a_leaf_is_expanded(x: Any) -> Any:
+    x.data = x.data[:1].unsqueeze(0).expand(4, 2, 3)
+    return x * x
+
+
+@programs(lambda: (leaf(2, 3),))
+def the_data_of_a_leaf_is_of_another_dtype(x: Any) -> Any:
+    x.data = x.data.double()
+    return x * x
+
+
+@programs(lambda: (leaf(2, 3),))
+def a_leaf_is_turned_without_grad(x: Tensor) -> Any:
+    with torch.no_grad():
+        x.t_()
+    return x * 2, x[0]
+
+
+@programs(lambda: (leaf(3), ramp(2)))
+def a_leaf_is_used_before_and_after_it_has_other_sizes(x: Any, y: Tensor) -> Any:
+    z = x * 2
+    x.data = y
+    return z, x * 3
+
+
+def test_a_leaf_is_refused_that_is_used_before_and_after_it_has_other_memory() -> None:
+    def f(a: Any, b: Tensor) -> Any:
+        y = a * 2
+        with torch.no_grad():
+            a.set_(b)
+        return y, a * 3
+
+    with pytest.raises(GradientsRefused, match="args\\[0\\], a leaf, other memory or sizes"):
+        purefx.trace(f, leaf(3), ramp(3))
+
+
 # ---- views of what depends on other results
 
 

@@ -140,6 +140,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         if func is aten.equal.default and args[0].shape == args[1].shape and args[0].dtype == args[1].dtype:
             with self:
                 return aten._local_scalar_dense.default(aten.all.default(aten.eq.Tensor(*args)))  # it may be known
+        if func is aten.set_.default:  # new memory without elements: what shows it is a tensor like any other
+            with self:
+                return aten.set_.source_Tensor(args[0], aten.new_empty.default(args[0], [0]))
         given = self._enter(args, kwargs)
         if func is aten._local_scalar_dense.default:
             known = self._known(self.recording, given.operands[0])

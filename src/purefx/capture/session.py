@@ -38,7 +38,7 @@ from purefx.capture.arguments import (
     flatten,
 )
 from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Result, Resumed, TensorResult
-from purefx.capture.edges import edge_of, is_leaf, take_off_hooks
+from purefx.capture.edges import edge_of, edge_of_leaf, is_leaf, take_off_hooks
 from purefx.capture.escapes import check_nothing_escaped
 from purefx.capture.fakes import FakeFactory
 from purefx.capture.frames import current_line
@@ -91,6 +91,7 @@ class _Session:
         self._fakes = FakeFactory(tensors, dynamic=dynamic)
         self._recorder = Recorder(self._reach, known)
         self._inputs: dict[int, Input] = {}
+        self._leaves: list[Input] = []
         self._hooks: dict[int, tuple[Any, ...]] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._held: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -163,8 +164,12 @@ class _Session:
         check_tensor(source.name, tensor)
         made = self._met(tensor, source, self._fakes.make(tensor, source.name))
         fake = made.fake
-        if fake.requires_grad:
-            made.edge, made.base_edge = edge_of(fake), None if fake._base is None else edge_of(fake._base)
+        if fake.requires_grad and made.was_leaf:
+            self._leaves.append(made)
+        elif fake.requires_grad:
+            made.edge = edge_of(fake)
+        if fake.requires_grad and fake._base is not None:
+            made.base_edge = edge_of(fake._base)
         if tensor.requires_grad and is_leaf(tensor) and tensor.grad is not None:
             made.grad = fake.grad = self._input(tensor.grad, GradientOf(made.tensor, f"{source.name}.grad")).fake
         return made
@@ -283,6 +288,8 @@ class _Session:
                     yield Rebinding(table, key, owner.spelled(key), None, old[key])
 
     def _read_inputs(self) -> None:
+        for leaf in self._leaves:
+            leaf.edge = edge_of_leaf(leaf.fake, self._recorder.alive())
         for known in self._inputs.values():
             self._recorder.notice(known.fake)
             known.after = known.variable.last

@@ -35,6 +35,7 @@ from purefx.functional.signature import (
 from purefx.operators import aten, facts
 from purefx.runtime.differentiable import Saved, record, same_edge
 from purefx.runtime.epilogue import emit_calls
+from purefx.runtime.moved_leaves import emit_moved_leaves
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.support import set_versions
 from purefx.runtime.versions import emit_plain_views
@@ -44,7 +45,7 @@ from purefx.runtime.write_back import emit_seen
 def emit_history(scope: Scope) -> list[str]:
     """Statements after the graph has run: the outputs that autograd sees become functions of the targets."""
     before, after = _changes_of_leaves(scope)
-    lines = [*_hooks(scope), *before, *_leaf_results(scope), *_aliases(scope)]
+    lines = [*_hooks(scope), *before, *emit_moved_leaves(scope), *_leaf_results(scope), *_aliases(scope)]
     if scope.joint is not None:
         lines += [
             x for i, level in enumerate(scope.joint.levels) if not level.depth for x in _record(scope, scope.joint, i)
@@ -344,6 +345,8 @@ def _tuple(items: list[str]) -> str:
 def _residual(scope: Scope, source: RootInput | SymbolInput | ForwardOutput) -> str:
     if isinstance(source, RootInput):
         base = source.root.base
+        if base in scope.former:
+            return scope.former[base]
         other = base is not None and (base.after != base.before or (base.base_edge is not None and base.writes > 0))
         return f"{scope.roots[source.root]}{'.detach()' * other}"  # as itself it may have no history any more
     if isinstance(source, SymbolInput):

@@ -198,15 +198,16 @@ def _written_later(scope: Scope, known: Input) -> int:
     """How many writes came after the last change of the geometry of a view: its history is older than they are."""
     if not known.fake.requires_grad or known.fake._base is None:
         return 0
-    changes = [c for c in scope.replay.statements if c.effect is Effect.GEOMETRY and c.op is not DataAccess.SWAP]
+    statements = (c for c in scope.replay.statements if c not in scope.early)
+    changes = [c for c in statements if c.effect is Effect.GEOMETRY and c.op is not DataAccess.SWAP]
     changes = [c for c in changes if any(o.variable is known.variable for o in c.written)]
     return scope.counters.writes_after(changes[-1], known.variable) if changes else 0
 
 
 def _moved(scope: Scope, variable: Variable) -> int:
-    """How many statements count as a write to ``variable``: any change of geometry but ``x.data = y``."""
+    """How many statements to come count as a write to ``variable``: any change of geometry but ``x.data = y``."""
     changes = (c for c in scope.replay.statements if c.effect in (Effect.GEOMETRY, Effect.STORAGE))
-    changes = (c for c in changes if c.op is not DataAccess.SWAP and not c.is_idle)
+    changes = (c for c in changes if c.op is not DataAccess.SWAP and not c.is_idle and c not in scope.early)
     return sum(scope.counters.together(o.variable, variable) for c in changes for o in c.written)
 
 
