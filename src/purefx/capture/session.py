@@ -45,6 +45,7 @@ from purefx.capture.frames import current_line
 from purefx.capture.global_state import Ambient, unchanged_globals, without_grad_dependent_kernels
 from purefx.capture.named_views import eager_names
 from purefx.capture.owners import find_owners
+from purefx.capture.python_methods import python_methods
 from purefx.capture.recorder import KnownNumber, Recorder
 from purefx.capture.recording import Operand, Recording
 from purefx.capture.stand_ins import Tables, check_arguments, fake_owners, fake_variables
@@ -133,6 +134,7 @@ class _Session:
             without_modes(),
             without_saved_tensor_hooks(),
             unchanged_globals(),
+            python_methods(),
             refusals(),
             quiet_fake_tensors(),
             fake_variables(self._function, self._make),
@@ -221,7 +223,7 @@ class _Session:
             names = eager_names(self._inputs.values(), self._recorder.recording)
             kernels = without_grad_dependent_kernels()
             _running.depth = getattr(_running, "depth", 0) + 1
-            with names, kernels, refusals(), quiet_fake_tensors(), self._fakes.mode, self._recorder:
+            with names, kernels, python_methods(), refusals(), quiet_fake_tensors(), self._fakes.mode, self._recorder:
                 return self._function(*args, **kwargs)
         finally:
             _running.depth -= 1
