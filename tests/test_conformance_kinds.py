@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -13,6 +14,40 @@ from tests.functional.kinds import Programs, ramp
 from tests.support.oracle import assert_same_as_eager
 
 programs = Programs()
+
+
+# ---- rows by numbers that are in tensors
+
+
+@programs(lambda: (ramp(4, 3), torch.tensor(-2), ramp(3)))
+def a_row_is_written_by_its_number(cache: Tensor, position: Tensor, x: Tensor) -> Any:
+    cache[position] = x
+    return cache[position] * 2, cache[position, 1:], cache.sum(0)
+
+
+@programs(lambda: (ramp(4, 3), torch.tensor(1)))
+def a_column_of_a_new_tensor_is_written_by_its_number(x: Tensor, n: Tensor) -> Any:
+    y = x * 2
+    v = y[..., n.item()]
+    v.add_(1)
+    y[1:, n] += 1
+    return y, v, y[None, 0, n]
+
+
+@programs(lambda: (ramp(2, 3, 4), torch.tensor(1), torch.tensor(-1)))
+def numbers_in_two_dimensions(x: Tensor, i: Tensor, j: Tensor) -> Any:
+    x[i, :, j].mul_(3)
+    return x[i, None, :, j], x[:, i, j]
+
+
+# ---- copies by Python
+
+
+@programs(lambda: ((x := ramp(3, 4)), x[:, 1:3]))
+def a_deep_copy_of_what_shares_memory(x: Tensor, part: Tensor) -> Any:
+    first, second = copy.deepcopy([x, part])
+    first.add_(1)
+    return first, second, copy.deepcopy({"x": x, "again": x})
 
 
 # ---- inputs that share memory
@@ -247,6 +282,13 @@ def an_argument_is_set_to_another(x: Any, y: Tensor) -> Any:
     return y
 
 
+@programs(lambda: (ramp(4),))
+def an_argument_is_set_to_nothing(x: Any) -> Any:
+    part = x[1:]
+    x.set_()
+    return x, part * 1
+
+
 @programs(lambda: ((x := ramp(4)), x[1:3], ramp(3)))
 def an_alias_stays_where_it_was(x: Any, part: Tensor, other: Tensor) -> Any:
     x.mul_(10)
@@ -282,3 +324,26 @@ def test_it_cannot_be_told_from_eager_in_inference_mode(name: str) -> None:
     program = programs[name]
     with torch.inference_mode():
         assert_same_as_eager(program.function, program.make, system=purefx.compile, ignore=program.ignore)
+
+
+@pytest.mark.parametrize("number", [-5, 4])
+def test_a_row_that_is_not_there_raises_before_anything_is_written(number: int) -> None:
+    def program(x: Tensor, n: Tensor) -> Tensor:
+        x.add_(1)
+        x[n] = 7
+        return x
+
+    x = ramp(4)
+    compiled = purefx.compile(program, backend=lambda module, examples: module.forward)
+    with pytest.raises(RuntimeError, match="index out of range for tensor of size 4"):
+        compiled(x, torch.tensor(number))
+    assert torch.equal(x, ramp(4))
+
+
+def test_a_leaf_is_differentiated_by_the_rows_that_numbers_choose() -> None:
+    def program(x: Tensor, n: Tensor) -> Any:
+        y = x * 2
+        y[n] = x[n - 1] * x[n.item()]
+        return y, y[n]
+
+    assert_same_as_eager(program, lambda: (ramp(4, 2).clone().requires_grad_(), torch.tensor(2)), system=purefx.compile)

@@ -106,12 +106,42 @@ QUESTIONS = {
     "bool": lambda x: bool(x[0] == 0),
     "equal": lambda x: torch.equal(x, x + 1),
     "numpy": lambda x: x.numpy().sum(),
+    "a list of tensors": lambda x: torch.tensor([x[0], x[1]]),
+    "sizes": lambda x: torch.nn.utils.rnn.pad_packed_sequence(
+        torch.nn.RNN(1, 2)(torch.nn.utils.rnn.pack_padded_sequence(x[:, None, None], [3]))[0]
+    ),
 }
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_every_way_to_ask_for_a_value_is_the_same_error(name: str) -> None:
     assert isinstance(refusal(QUESTIONS[name], ramp(3)), errors.DataDependentControlFlow)
+
+
+def test_a_slice_that_nobody_can_place_is_refused_before_it_is_written() -> None:
+    error = refusal(lambda x, n: x[: n.item()].add_(1), ramp(3), torch.tensor(2))
+    assert isinstance(error, errors.UnsupportedOperator)
+    assert "that of a slice" in error.what
+    assert "mask" in error.remedy
+
+
+MAKERS = {
+    "as_subclass": lambda x: x.as_subclass(Named),
+    "a lazy module": lambda x: torch.nn.LazyLinear(2)(x),
+    "another dtype of a module": lambda x: torch.nn.Linear(3, 2).to(torch.float64)(x.double()),
+    "swapped": lambda x: torch.utils.swap_tensors(x, x + 1),
+}
+
+
+class Named(Tensor):
+    """A subclass of tensors that does nothing."""
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_what_fakes_cannot_become_is_refused(name: str) -> None:
+    error = refusal(MAKERS[name], ramp(3))
+    assert isinstance(error, errors.UnsupportedTensor | errors.UnsupportedOperator)
+    assert error.where is not None
 
 
 def test_d9_an_argument_of_an_unknown_type_is_named_by_position_and_type() -> None:

@@ -23,6 +23,7 @@ from purefx.autodiff.partition import Partition
 from purefx.capture.captured import Capture, name_of, without_effects
 from purefx.capture.fakes import has_symbols
 from purefx.capture.session import capture
+from purefx.capture.translation import NEEDS_DATA
 from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.compilers import Backend, Compilers
 from purefx.errors import BackendFailed, GradientsRefused, UnsupportedOperator
@@ -97,6 +98,12 @@ def run_stages(
             replay = infer_replay(captured)
             check_gradients(captured)
             return Stages(captured, replay, *functionalize_jointly(captured, replay, partition, effects=effects))
+    except NEEDS_DATA as error:
+        raise UnsupportedOperator(
+            "how the parts of a tensor lie to each other depends on numbers in tensors",
+            where=None,
+            remedy="write them by masks or index tensors, or compile the parts around the writes",
+        ) from error
     except NotViewable as error:  # a fake kernel has accepted what the operator's own kernel does not
         raise UnsupportedOperator(
             f"the sizes that fake tensors gave cannot be: {error}",

@@ -483,6 +483,161 @@ def a_view_of_a_view_of_ones_own_of_what_is_written(a: Tensor, w: Tensor) -> Any
     return v[0], (v * w).sum()
 
 
+# ---- views that have no history when they are taken, and are written
+
+
+@programs(lambda: (ramp(4, 2), leaf(4, 2)))
+def a_view_is_written_of_what_had_no_history(x: Tensor, w: Tensor) -> Any:
+    v = x[3:]
+    v.copy_(w[:1])
+    return x, v
+
+
+@programs(lambda: (ramp(4, 2), leaf(4, 2)))
+def a_view_of_such_a_view_is_written(x: Tensor, w: Tensor) -> Any:
+    v = x[3:]
+    u = v.view(2)
+    u.copy_(w[0])
+    return v, x, u
+
+
+@programs(lambda: (leaf(4, 2),))
+def a_view_is_used_after_its_base_has_got_a_history(w: Tensor) -> Any:
+    x = torch.zeros(4, 2)
+    v = x[3:]
+    x.copy_(w)
+    return v, x, v * 2
+
+
+@programs(lambda: (ramp(4), leaf(4)))
+def a_view_is_written_and_then_its_base_without_grad(x: Tensor, w: Tensor) -> Any:
+    v = x[:2]
+    v.add_(w[:2])
+    with torch.no_grad():
+        x.mul_(2)
+    return v
+
+
+@programs(lambda: ((x := ramp(4, 2))[0], x[1:], leaf(4, 2)))
+def an_argument_is_a_view_of_what_another_is_written_to(x: Tensor, v: Tensor, w: Tensor) -> Any:
+    x.copy_(w[0])
+    v.mul_(2)
+    return v, x
+
+
+@programs(lambda: (ramp(5, 3)[1:], leaf(4, 3)))
+def an_argument_without_a_history_is_turned_and_written_by_a_view(x: Tensor, w: Tensor) -> Any:
+    x.t_()
+    x[0].mul_(w[:, 0])
+    return x * 1
+
+
+# ---- writes of no elements
+
+
+@programs(lambda: (alive(4, 2),))
+def a_view_without_elements_is_written(x: Tensor) -> Any:
+    x[2:2].mul_(2)
+    return x * 1
+
+
+@programs(lambda: (alive(0, 2),))
+def a_column_of_what_is_empty_is_written(x: Tensor) -> Any:
+    v = x[:, 0]
+    v.mul_(2)
+    return x * 1, v
+
+
+@programs(lambda: (ramp(4, 2), leaf(4, 2)))
+def the_history_begins_with_a_write_of_no_elements(x: Tensor, w: Tensor) -> Any:
+    v = x[4:]
+    v.copy_(w[:0])
+    return x, v
+
+
+# ---- leaves that get other memory or other sizes
+
+
+@programs(lambda: (leaf(3, 3), leaf(3, 3)))
+def a_leaf_is_set_to_a_leaf_that_is_written(a: Any, b: Tensor) -> Any:
+    with torch.no_grad():
+        a.set_(b)
+        b.mul_(2)
+    return a + b
+
+
+@programs(lambda: (leaf(3, 3), ramp(4)))
+def a_leaf_is_set_to_a_tensor_of_other_sizes(a: Any, b: Tensor) -> Any:
+    with torch.no_grad():
+        a.set_(b * 2)
+        a.mul_(2)
+    return a * b, a.view(2, 2)
+
+
+@programs(lambda: (leaf(3, 3), ramp(9)))
+def a_leaf_is_set_to_a_part_of_a_storage(a: Any, b: Tensor) -> Any:
+    with torch.no_grad():
+        a.set_(b.untyped_storage(), 1, (2,), (1,))
+    return a * 3, b * 2
+
+
+@programs(lambda: (leaf(3, 3), ramp(3)))
+def a_leaf_and_another_change_places(a: Any, b: Any) -> Any:
+    with torch.no_grad():
+        former = a.detach()
+        a.set_(b)
+        b.set_(former)
+    return a * 3, b * 2
+
+
+@programs(lambda: (leaf(2, 3),))
+def the_data_of_a_leaf_is_expanded(x: Any) -> Any:
+    x.data = x.data[:1].unsqueeze(0).expand(4, 2, 3)
+    return x * x
+
+
+@programs(lambda: (leaf(2, 3),))
+def the_data_of_a_leaf_is_of_another_dtype(x: Any) -> Any:
+    x.data = x.data.double()
+    return x * x
+
+
+@programs(lambda: (leaf(2, 3),))
+def a_leaf_is_turned_without_grad(x: Tensor) -> Any:
+    with torch.no_grad():
+        x.t_()
+    return x * 2, x[0]
+
+
+@programs(lambda: (leaf(3), ramp(2)))
+def a_leaf_is_used_before_and_after_it_has_other_sizes(x: Any, y: Tensor) -> Any:
+    z = x * 2
+    x.data = y
+    return z, x * 3
+
+
+def test_a_leaf_is_refused_that_is_used_before_and_after_it_has_other_memory() -> None:
+    def f(a: Any, b: Tensor) -> Any:
+        y = a * 2
+        with torch.no_grad():
+            a.set_(b)
+        return y, a * 3
+
+    with pytest.raises(GradientsRefused, match="args\\[0\\], a leaf, other memory or sizes"):
+        purefx.trace(f, leaf(3), ramp(3))
+
+
+# ---- views of what depends on other results
+
+
+@programs(lambda: (leaf(2, 3, 2),))
+def a_written_view_of_a_view_of_a_copy_of_a_result(x: Tensor) -> Any:
+    y = x * 2
+    v = y.permute(1, 0, 2).flatten(1)[0].view(2, 2)
+    v.add_(1)
+    return y, v
+
+
 # ---- what the caller writes before the backward
 
 

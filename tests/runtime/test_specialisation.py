@@ -7,6 +7,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import pytest
@@ -56,6 +57,7 @@ SAME: dict[str, tuple[Any, Any]] = {
     "storage offset": ((ramp(8)[:4],), (ramp(8)[3:7],)),
     "size of the storage": ((ramp(4),), (ramp(400)[:4],)),
     "equal numbers": ((x, 3, 2.5, 1j), (x, 3, 2.5, 1j)),
+    "equal fractions": ((x, Fraction(1, 2)), (x, Fraction(2, 4))),
     "nan": ((x, math.nan), (x, float("nan"))),
     "equal strings": ((x, "ab"), (x, "".join(["a", "b"]))),
     "equal slices": ((x, slice(1, 3)), (x, slice(1, 3))),
@@ -81,6 +83,7 @@ OTHER: dict[str, tuple[Any, Any]] = {
     "1 or True": ((x, 1), (x, True)),
     "1 or 1.0": ((x, 1), (x, 1.0)),
     "0.0 or -0.0": ((x, 0.0), (x, -0.0)),
+    "fractions": ((x, Fraction(1, 2)), (x, Fraction(1, 4))),
     "nan or a number": ((x, math.nan), (x, 1.0)),
     "strings": ((x, "a"), (x, "b")),
     "None or False": ((x, None), (x, False)),

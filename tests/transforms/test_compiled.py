@@ -313,3 +313,27 @@ def test_a_list_of_tensors_in_a_closure_keeps_no_fakes() -> None:
     torch.testing.assert_close(found, 2 * x.cos())
     kept[0] = torch.full((3,), 5.0)
     torch.testing.assert_close(torch.func.grad(lambda x: compiled(x).sum())(x), 5 * x.cos())
+
+
+def _by_detach(x: Tensor) -> Tensor:
+    kept = x.detach()
+    kept.mul_(2)
+    return (x * kept).sum()
+
+
+def _by_data(x: Tensor) -> Tensor:
+    x.data[1:].add_(3)
+    return (x * x).sum()
+
+
+def _by_out(x: Tensor) -> Tensor:
+    torch.mul(x.detach(), 3, out=x.detach())
+    return (x**2).sum()
+
+
+@pytest.mark.parametrize("function", [_by_detach, _by_data, _by_out])
+def test_an_argument_is_written_past_autograd_under_grad(function: Any) -> None:
+    for transformed in (purefx.func.grad(function), torch.func.grad(purefx.compile(function))):
+        expected, found = torch.arange(3.0), torch.arange(3.0)
+        assert torch.equal(torch.func.grad(function)(expected), transformed(found))
+        assert torch.equal(expected, found)

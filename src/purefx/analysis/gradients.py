@@ -15,6 +15,7 @@ from torch.autograd.function import BackwardCFunction
 from purefx.analysis.replay import Fresh, How, Replay
 from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.edges import (
+    arrivals,
     edge_of,
     has_lost_history,
     is_bare_view,
@@ -116,6 +117,11 @@ def check_gradients(capture: Capture) -> None:
                 f"the program sets the gradient of {known.name}, as loss.backward() does",
                 "call backward() outside, or return what torch.autograd.grad gives",
             )
+        if is_moved(capture, known) and (_writes_old_memory(capture, known) or _is_used_before(capture, known)):
+            raise _refusal(
+                f"the program gives {known.name}, a leaf, other memory or sizes, and writes to it or uses it before",
+                "copy into it, under torch.no_grad()",
+            )
         if _begins_again(known) or (keeps_write(known) and _shows_what_is_detached(capture, known)):
             raise _refusal(
                 f"the program writes to {known.name}, and then detaches what it is a view of",
@@ -138,12 +144,32 @@ def check_gradients(capture: Capture) -> None:
             )
 
 
-def is_begun_anew(known: Input) -> bool:
-    """Whether a leaf has another place for its gradient than before (``set_``)."""
-    if known.edge is None or not known.was_leaf or not is_begun(known.fake):
+def is_moved(capture: Capture, known: Input) -> bool:
+    """Whether gradients of a leaf arrive at what it has become by another geometry: it was not used before that.
+
+    ``x.set_(y)`` and another dtype always make another place for them; other sizes do where nobody holds the former.
+    """
+    if known.edge is None or not known.was_leaf or not is_begun(known.fake) or known.before == known.after:
         return False
-    edge = edge_of(known.fake)
-    return edge is not None and edge.node is not known.edge.node
+    changes = (c for c in capture.recording if any(o.variable is known.variable for o in c.written))
+    if known.before.dtype != known.after.dtype or any(str(c.op).startswith("aten.set_.") for c in changes):
+        return True
+    sizes = tuple(known.edge.node._input_metadata[0].shape)
+    return sizes == known.after.geometry.sizes != known.before.geometry.sizes
+
+
+def _writes_old_memory(capture: Capture, known: Input) -> bool:
+    """Whether the program writes to memory that ``known`` showed before the call, and shows no longer."""
+    written = {o.region.storage for call in capture.recording if call.effect is Effect.WRITE for o in call.written}
+    return known.before.storage is not known.after.storage and known.before.storage in written
+
+
+def _is_used_before(capture: Capture, known: Input) -> bool:
+    """Whether gradients arrive at what ``known``, a leaf, was before it had other memory."""
+    assert known.edge is not None  # asked of a leaf
+    made = [result.fake for result in capture.results if isinstance(result, TensorResult)]
+    found = arrivals([*made, *(other.fake for other in capture.inputs)], known.fake)
+    return any(node is not known.edge.node for node in found)
 
 
 def _has_lost_view(capture: Capture, known: Input) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.graph import GradientEdge, Node
 
-from purefx.analysis.gradients import begins, is_begun_anew, new_leaves, results_of
+from purefx.analysis.gradients import begins, new_leaves, results_of
 from purefx.analysis.replay import Replay, Replayed
 from purefx.capture.captured import Capture, Input
 from purefx.capture.edges import edge_behind, edge_of, is_begun
@@ -91,7 +91,7 @@ def infer_targets(capture: Capture, replay: Replay) -> tuple[Target, ...]:
         if known.edge is not None:
             targets.append(Target(known, known.edge))
             targets += _base(known, capture.inputs)
-        if begins(known) or is_begun_anew(known):
+        if begins(known):
             edge = edge_of(known.fake)
             assert edge is not None  # it requires grad
             targets.append(Target(known, edge, begins=True))

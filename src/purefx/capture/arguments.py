@@ -9,6 +9,7 @@ The same tensor object met twice is one input.  `Source` says where the runtime 
 from __future__ import annotations
 
 import enum
+import numbers
 import types
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from purefx.errors import InvisibleAliasing, UnknownArgumentType, UnsupportedTen
 PLAIN = (
     type(None), bool, int, float, complex, str, bytes, enum.Enum, slice, range, torch.dtype, torch.device,
     torch.layout, torch.memory_format, torch.Generator, type, types.FunctionType, types.BuiltinFunctionType,
-    types.MethodType, torch.SymInt, torch.SymFloat, torch.SymBool,
+    types.MethodType, torch.SymInt, torch.SymFloat, torch.SymBool, numbers.Number,
 )  # fmt: skip
 """Types of arguments that a capture may be specialised on by value."""
 

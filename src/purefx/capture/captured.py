@@ -113,8 +113,8 @@ class Capture:
     """What one run has shown.
 
     ``resume`` enters the run once more: what then runs on its fakes, as their backward, is recorded after it.
-    ``plain_views`` are views of what did not require grad when they were taken; ``hooked`` has the tensors with hooks
-    and these, returned or not.
+    ``plain_views`` are views of what did not require grad when they were taken, ``known_views`` those whose histories
+    autograd has made, or looked at; ``hooked`` has the tensors with hooks and these, returned or not.
     """
 
     function: Callable[..., Any]
@@ -133,6 +133,7 @@ class Capture:
     dynamic: bool
     resume: Callable[[], AbstractContextManager[Resumed]]
     plain_views: frozenset[Variable]
+    known_views: frozenset[Variable]
     hooked: tuple[tuple[Variable, Any], ...] = ()
 
     @property

@@ -7,7 +7,7 @@ x[0], a view              a view of the fake of x
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -71,6 +71,34 @@ def leads_nowhere(tensor: torch.Tensor) -> bool:
     while node is not None and not is_forgotten(node):
         node = node.next_functions[0][0] if len(node.next_functions) == 1 else None
     return node is not None
+
+
+def arrivals(tensors: Iterable[torch.Tensor], leaf: torch.Tensor) -> list[Node]:
+    """Where gradients of ``tensors`` arrive at ``leaf``: at another node once it has other memory (``set_``)."""
+    alive = [t for t in tensors if t.requires_grad and not t.is_inference() and not has_lost_history(t)]
+    todo: list[Node | None] = [tensor.grad_fn for tensor in alive]
+    seen: dict[Node, None] = {}
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen[node] = None
+            todo += [following for following, _ in node.next_functions]
+    return [node for node in seen if getattr(node, "variable", None) is leaf]
+
+
+def edge_of_leaf(fake: torch.Tensor, tensors: Iterable[torch.Tensor]) -> GradientEdge | None:
+    """The edge by which gradients of ``fake``, a leaf when the run began, leave the run, which has made ``tensors``.
+
+    Rule: nobody holds that edge while the program runs, since autograd makes it for the sizes that the leaf has when it
+    is first used, and goes on with it as long as somebody holds it.
+    """
+    edge = edge_of(fake) if is_begun(fake) else None
+    if edge is not None or torch.is_inference_mode_enabled():
+        return edge
+    found = arrivals(tensors, fake)
+    if found:
+        return GradientEdge(found[0], 0)
+    return _edge_of_leaf(fake.detach().requires_grad_())
 
 
 def give_history(fake: torch.Tensor) -> None:

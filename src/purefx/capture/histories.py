@@ -40,6 +40,8 @@ class Histories:
         self.plain: set[Variable] = set()
         """The views of what does not require grad."""
         self._given: list[weakref.ref[torch.Tensor]] = []
+        self.known: set[Variable] = set()
+        """The views whose histories autograd has made, or looked at, since they have any."""
         self.changed: set[Variable] = set()
         """The tensors of the caller whose hooks, if any, are on what they have become by the program's changes."""
 
@@ -91,7 +93,11 @@ class Histories:
         written = written_tensors(call.overload, *given.passed) if seen else []
         for tensor in given.tensors:
             if _FRESH in tensor.__dict__:
-                tensor.__dict__[_FRESH] = tensor._version + any(tensor is x for x in written)
+                makes = any(tensor is x for x in written)
+                tensor.__dict__[_FRESH] = tensor._version + makes
+                variable = variable_of(tensor)
+                if variable is not None and (makes or (tensor.requires_grad and call.op is not aten.detach.default)):
+                    self.known.add(variable)
 
     def _follow_view(self, call: Call, given: Given, result: Any) -> None:
         if not any(x.requires_grad for x in tensors_of(given.passed[0][:1])):

@@ -71,6 +71,7 @@ from purefx.capture.tensors import Tensors
 from purefx.capture.translation import NEEDS_DATA
 from purefx.capture.zeros import LazyZeros
 from purefx.errors import UnsupportedOperator
+from purefx.layout.symbols import is_certain
 from purefx.operators import Facts, aten, facts
 
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor, Older, Stray, Turned})
@@ -141,6 +142,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         if func is aten.equal.default and args[0].shape == args[1].shape and args[0].dtype == args[1].dtype:
             with self:
                 return aten._local_scalar_dense.default(aten.all.default(aten.eq.Tensor(*args)))  # it may be known
+        if func is aten.set_.default:  # new memory without elements: what shows it is a tensor like any other
+            with self:
+                return aten.set_.source_Tensor(args[0], aten.new_empty.default(args[0], [0]))
+        if func is aten.select.int and isinstance(args[2], torch.SymInt) and not is_certain(args[2] >= 0):
+            return self._select(*args)
+        if func is aten.item.default and args[0].numel() == 1:  # it comes as it is in inference mode
+            func = aten._local_scalar_dense.default
         given = self._enter(args, kwargs)
         if func is aten._local_scalar_dense.default:
             known = self._known(self.recording, given.operands[0])
@@ -150,6 +158,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             like = self._kernels.run(func, given.passed, given.recorded)
             return self._make_zeros(list(like.shape), dtype=like.dtype, device=like.device)
         return self._record_run(func, given)
+
+    def _select(self, tensor: torch.Tensor, dimension: int, row: torch.SymInt) -> torch.Tensor:
+        """The row of ``tensor`` whose number is not known; it may count from the end."""
+        size = tensor.shape[dimension]
+        with self:
+            for condition in (row >= -size, row < size):
+                aten._assert_scalar.default(condition, f"select(): index out of range for tensor of size {size}")
+            selected: torch.Tensor = aten.select.int(tensor, dimension, row % size)
+        return selected
 
     def _make_zeros(self, sizes: Sequence[Any] = (), **kwargs: Any) -> torch.Tensor:
         """Lazy zeros, recorded as plain ones."""

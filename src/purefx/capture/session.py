@@ -39,13 +39,14 @@ from purefx.capture.arguments import (
 )
 from purefx.capture.branches import Branching
 from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Result, Resumed, TensorResult
-from purefx.capture.edges import edge_of, is_leaf, take_off_hooks
+from purefx.capture.edges import edge_of, edge_of_leaf, is_leaf, take_off_hooks
 from purefx.capture.escapes import check_nothing_escaped
 from purefx.capture.fakes import FakeFactory
 from purefx.capture.frames import current_line
 from purefx.capture.global_state import Ambient, unchanged_globals, without_grad_dependent_kernels
 from purefx.capture.named_views import eager_names
 from purefx.capture.owners import find_owners
+from purefx.capture.python_methods import python_methods
 from purefx.capture.recorder import KnownNumber, Recorder
 from purefx.capture.recording import Operand, Recording, Variable
 from purefx.capture.stand_ins import Tables, check_arguments, fake_owners, fake_variables
@@ -94,6 +95,7 @@ class _Session:
         self._branching = Branching(capture)
         self._hooked: tuple[tuple[Variable, Any], ...] = ()
         self._inputs: dict[int, Input] = {}
+        self._leaves: list[Input] = []
         self._hooks: dict[int, tuple[Any, ...]] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._held: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -124,7 +126,8 @@ class _Session:
         return Capture(
             self._function, self._recorder.recording, self._flat, tuple(self._inputs.values()), modules, results,
             structure, rebindings, grad_before, grad_after[0], inference, Ambient.present(), self._fakes.mode,
-            self._fakes.dynamic, self._resumed, frozenset(self._recorder.histories.plain), self._hooked,
+            self._fakes.dynamic, self._resumed, frozenset(self._recorder.histories.plain),
+            frozenset(self._recorder.histories.known), self._hooked,
         )  # fmt: skip
 
     @contextmanager
@@ -134,6 +137,7 @@ class _Session:
             without_modes(),
             without_saved_tensor_hooks(),
             unchanged_globals(),
+            python_methods(),
             refusals(),
             quiet_fake_tensors(),
             fake_variables(self._function, self._make),
@@ -165,8 +169,12 @@ class _Session:
         check_tensor(source.name, tensor)
         made = self._met(tensor, source, self._fakes.make(tensor, source.name))
         fake = made.fake
-        if fake.requires_grad:
-            made.edge, made.base_edge = edge_of(fake), None if fake._base is None else edge_of(fake._base)
+        if fake.requires_grad and made.was_leaf:
+            self._leaves.append(made)
+        elif fake.requires_grad:
+            made.edge = edge_of(fake)
+        if fake.requires_grad and fake._base is not None:
+            made.base_edge = edge_of(fake._base)
         if tensor.requires_grad and is_leaf(tensor) and tensor.grad is not None:
             made.grad = fake.grad = self._input(tensor.grad, GradientOf(made.tensor, f"{source.name}.grad")).fake
         return made
@@ -217,7 +225,10 @@ class _Session:
             names = eager_names(self._inputs.values(), self._recorder.recording)
             kernels = without_grad_dependent_kernels()
             _running.depth = getattr(_running, "depth", 0) + 1
-            with names, kernels, refusals(), quiet_fake_tensors(), self._branching, self._fakes.mode, self._recorder:
+            with (
+                names, kernels, python_methods(), refusals(), quiet_fake_tensors(), self._branching,
+                self._fakes.mode, self._recorder,
+            ):  # fmt: skip
                 results = self._function(*args, **kwargs)
             self._hooked = tuple(pair for hook in self._branching.hooks for pair in hook.remaining())
             return results
@@ -286,6 +297,8 @@ class _Session:
                     yield Rebinding(table, key, owner.spelled(key), None, old[key])
 
     def _read_inputs(self) -> None:
+        for leaf in self._leaves:
+            leaf.edge = edge_of_leaf(leaf.fake, self._recorder.alive())
         for known in self._inputs.values():
             self._recorder.notice(known.fake)
             known.after = known.variable.last

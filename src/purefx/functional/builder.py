@@ -56,6 +56,16 @@ class Value:
     origin: fx.Node
 
 
+def unknown_number(expression: object) -> UnsupportedOperator:
+    """The refusal of a size or an offset that no number which the graph has read out of a tensor determines."""
+    return UnsupportedOperator(
+        f"the size or offset {expression} depends on a number in a tensor in a way that the graph cannot compute,"
+        " as that of a slice does that is written, or read after a write",
+        where=None,
+        remedy="choose the elements by a mask (torch.arange(n) < k) or by an index tensor, or x.split(sizes.tolist())",
+    )
+
+
 @dataclass(slots=True, eq=False)
 class Builder:
     """Appends nodes to ``graph``.  ``symbols`` maps each size symbol to the node that computes it."""
@@ -141,11 +151,7 @@ class Builder:
             return self.here(self.symbols[expression])
         tracer = fx.proxy.GraphAppendingTracer(self.graph)
         if not expression.free_symbols <= self.symbols.keys():
-            raise UnsupportedOperator(
-                f"the size {expression} depends on a number in a tensor in a way that the graph cannot compute",
-                where=None,
-                remedy="compute the size with item() first, and slice with that",
-            )
+            raise unknown_number(expression)
         known = {s: fx.Proxy(self.here(self.symbols[s]), tracer) for s in expression.free_symbols}
         result = sympy_interp(PythonReferenceAnalysis, known, expression)
         node = result.node if isinstance(result, fx.Proxy) else result

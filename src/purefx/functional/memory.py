@@ -212,7 +212,7 @@ class Memory:
         whole = self.content(a).region
         found = [box_of(whole.geometry, r.geometry) for r in (a, b) if r.dtype == whole.dtype]
         boxes = [box for box in found if box is not None]
-        if len(boxes) < 2 or not whole.geometry.is_static:
+        if len(boxes) < 2 or not all(r.geometry.is_static for r in (whole, a, b)):
             return whole.physical
         geometry = whole.geometry
         for dim, (first, second) in enumerate(zip(*boxes, strict=True)):

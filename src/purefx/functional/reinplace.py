@@ -107,7 +107,7 @@ class _Reinplacer:
         sources = [value for _, value in merge.writes]
         if any(self._origins[s] is self._origins[merge.before] for s in sources):
             return False
-        if any(region.conj or region.neg for region, _ in merge.writes):
+        if any(region.conj or region.neg or not region.geometry.is_static for region, _ in merge.writes):
             return False
         chains = [chain_between(merge.region, region) for region, _ in merge.writes]
         return None not in chains and self._is_last(merge.before, merge.after)

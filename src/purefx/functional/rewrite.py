@@ -33,7 +33,7 @@ from purefx.capture.recording import (
     restrided,
 )
 from purefx.functional.bodies import with_bodies
-from purefx.functional.builder import Builder, Value
+from purefx.functional.builder import Builder, Value, unknown_number
 from purefx.functional.contents import Content, Merge
 from purefx.functional.dead import without_dead_nodes
 from purefx.functional.memory import Memory
@@ -291,7 +291,10 @@ class Rewriter:
             if isinstance(output, WrittenOutput):
                 geometry = output.region.geometry
                 map_tree(note, (geometry.sizes, geometry.strides, geometry.offset))
-        return [symbol for symbol in found if symbol in self.builder.symbols]
+        for symbol in found:
+            if symbol not in self.builder.symbols:
+                raise unknown_number(symbol)
+        return list(found)
 
     def _is_view(self, node: fx.Node) -> bool:
         return self.builder.values[node].origin is not node

@@ -149,7 +149,7 @@ def seen_by_autograd(root: Root, region: Region, changes: Changes) -> list[tuple
     writing = changes.writing
     families: dict[int, list[Input]] = {}
     changed = [m for m in root.members if is_changed(m)]
-    overlapping = [m for m in changed if not disjoint(m.before, region)]
+    overlapping = [m for m in changed if region.geometry.is_empty or not disjoint(m.before, region)]
     for member in overlapping or [m for m in changed if m.variable in writing and m.fake._base is not None]:
         families.setdefault(id(_base_of(member.fake)), []).append(member)
     written = [

@@ -22,7 +22,7 @@ def emit_statements(scope: Scope, begun: dict[Variable, list[str]]) -> list[str]
 
     Among them the tensors in ``begun`` are made leaves, by the statements there: before the first view of such a leaf.
     """
-    lines = [*_begin_resized(scope), *_fetch_storages(scope)]
+    lines = [*_begin_resized(scope), *fetch_storages(scope)]
     calls = [call for call in scope.replay.statements if call not in scope.early]
     start = 0
     for place, leaf in sorted(((_first_view(scope, leaf, calls), leaf) for leaf in begun), key=itemgetter(0)):
@@ -119,10 +119,10 @@ def _last_sizes(scope: Scope) -> dict[Storage, Int]:
     return {storage: after for call in calls for storage, _, after in call.resized if storage in sized}
 
 
-def _fetch_storages(scope: Scope) -> list[str]:
+def fetch_storages(scope: Scope) -> list[str]:
     """Names for the storages that statements need, before any statement changes who shows them."""
     spelled = (s for call in scope.replay.statements for s in storages_of(call))
-    needed = dict.fromkeys([*spelled, *_last_sizes(scope)])
+    needed = dict.fromkeys(s for s in [*spelled, *_last_sizes(scope)] if s not in scope.storages)
     holders = {s: next(v for v in scope.variables if v.first.storage is s) for s in needed}
     scope.storages.update((s, scope.unique("storage", "storage")) for s in needed)
     return [f"{scope.storages[s]} = {scope.variables[v]}.untyped_storage()" for s, v in holders.items()]

@@ -15,14 +15,13 @@ from purefx._torch import OpOverload
 from purefx.analysis.gradients import (
     begins,
     ends,
-    is_begun_anew,
     is_detached,
     is_outgrown,
     keeps_write,
     new_leaves,
     results_of,
 )
-from purefx.analysis.replay import Itself
+from purefx.analysis.replay import Itself, Replayed
 from purefx.autodiff.backward import fakes_of, leaf_aliases
 from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
@@ -44,6 +43,7 @@ from purefx.functional.signature import (
 from purefx.operators import aten, facts
 from purefx.runtime.differentiable import Saved, record, same_edge
 from purefx.runtime.epilogue import emit_calls
+from purefx.runtime.moved_leaves import emit_moved_leaves
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.support import set_versions
 from purefx.runtime.versions import emit_at_versions, emit_plain_views
@@ -53,7 +53,7 @@ from purefx.runtime.write_back import emit_seen
 def emit_history(scope: Scope) -> list[str]:
     """Statements after the graph has run: the outputs that autograd sees become functions of the targets."""
     before, after = _changes_of_leaves(scope)
-    lines = [*_hooks(scope), *before, *_leaf_results(scope), *_new_memories(scope), *_aliases(scope)]
+    lines = [*_hooks(scope), *before, *emit_moved_leaves(scope), *_leaf_results(scope), *_aliases(scope)]
     if scope.joint is not None:
         lines += [
             x for i, level in enumerate(scope.joint.levels) if not level.depth for x in _record(scope, scope.joint, i)
@@ -176,6 +176,20 @@ def _is_detached_late(scope: Scope, known: Input) -> bool:
     return bool(_kept_views(scope, known)) or any(o.variable is known.variable for call in turns for o in call.written)
 
 
+def emit_looks(scope: Scope) -> list[str]:
+    """Statements that ask for the histories of views which had none when they were taken, and have one since a write.
+
+    Rule: autograd makes such a history when it is asked for, and until then takes the view for a leaf, which nobody may
+    write or turn.  ``v = x[1:]; v.copy_(w)`` has asked.  Views that are made later are taken of what has a history.
+    """
+    shown = [r for r, how in results_of(scope.capture, scope.replay) if isinstance(how, Replayed)]
+    made = [r.variable for r in shown if r.fake.requires_grad and r.variable in scope.capture.plain_views]
+    given = [k for k in scope.inputs if k.edge is None and k.fake.requires_grad and k.fake._base is not None]
+    turned = {o.variable for c in scope.replay.statements if c.effect is Effect.GEOMETRY for o in c.written}
+    wanted = [v for v in dict.fromkeys([*(k.variable for k in given), *made]) if v in scope.variables]
+    return [f"{scope.variables[v]}.grad_fn" for v in wanted if v in scope.capture.known_views or v in turned]
+
+
 def _kept_views(scope: Scope, base: Input) -> list[str]:
     return [name for known, name in scope.inputs.items() if keeps_write(known) and known.fake._base is base.fake]
 
@@ -242,28 +256,6 @@ def _late_hooks(scope: Scope) -> list[str]:
         )
     name_of_hook = partial(scope.speller.name, "hook")
     return [f"{name}.register_hook({name_of_hook(hook)})" for known, name in hooked for hook in known.late_hooks]
-
-
-def _new_memories(scope: Scope) -> list[str]:
-    """Statements that give leaves other memory, with which gradients arrive at another node than before (``set_``)."""
-    lines: list[str] = []
-    joint = scope.joint
-    if joint is None:
-        return lines
-    reached = {target.source for level in joint.levels for target in level.targets}
-    for known in scope.inputs:
-        if known not in reached or not is_begun_anew(known):
-            continue
-        kept = {source.root for source in joint.residuals.values() if isinstance(source, RootInput)}
-        needed = any(root.base is known and (root.written or root in kept) for root in scope.functional.roots)
-        if needed or any(level.raised for level in joint.levels):
-            raise GradientsRefused(
-                f"the program gives {known.name}, a leaf, other memory, and the old is written or saved for a backward",
-                where=None,
-                remedy="copy into it, under torch.no_grad()",
-            )
-        lines += _early(scope, _makers(scope, {known.variable}))
-    return lines
 
 
 def _early(scope: Scope, calls: list[Call]) -> list[str]:
@@ -458,6 +450,8 @@ def _residual(scope: Scope, joint: Joint, source: RootInput | SymbolInput | Forw
     It is an alias that counts by itself where autograd has saved what does not count with it.
     """
     match source:
+        case RootInput(root=root) if root.base in scope.former:
+            return scope.former[root.base]
         case RootInput(root=root):
             return f"{scope.roots[root]}{_way_to_save(scope, joint, root)}"
         case SymbolInput(symbol=symbol):

@@ -34,6 +34,7 @@ class Scope:
         self.joint = joint
         self.examples: frozenset[Input] = frozenset()
         self.earlier: dict[Input, str] = {}
+        self.former: dict[Input | None, str] = {}
         self.early: set[Call] = set()
         self.remembered: dict[Input, None] = {}
         self.counters = Counters(capture, replay.statements)

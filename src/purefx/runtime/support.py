@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ def same_value(given: Any, captured: Any) -> bool:
     """Whether a plain argument is the one that the program was specialised on."""
     if type(given) is not type(captured):
         return False
-    if isinstance(captured, complex):
+    if isinstance(captured, numbers.Number) and not isinstance(captured, int | float):
         return repr(given) == repr(captured)  # == takes -0.0 for 0.0
     if isinstance(captured, float):
         return math.copysign(1.0, given) == math.copysign(1.0, captured) and (

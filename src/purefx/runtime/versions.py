@@ -13,6 +13,7 @@ from itertools import groupby
 from purefx.analysis.gradients import begins, ends, is_detached, new_leaves, results_of
 from purefx.analysis.replay import Replayed
 from purefx.autodiff.backward import fakes_of
+from purefx.autodiff.targets import Alias
 from purefx.capture.captured import Input, TensorResult
 from purefx.capture.edges import is_begun, leaf_behind
 from purefx.capture.recording import Call, DataAccess, Effect, Variable
@@ -95,10 +96,10 @@ def emit_late_older_views(scope: Scope) -> list[str]:
 
 
 def _late_outputs(scope: Scope) -> set[Variable]:
-    """What the graph returns, and what becomes a function of other outputs."""
+    """What the graph returns or results show, and what becomes a function of other outputs."""
     levels = () if scope.joint is None else scope.joint.levels
     outputs = [slot.output for level in levels if level.depth for slot in level.slots]
-    return {output.variable for output in outputs if isinstance(output, ResultOutput | BaseOutput)}
+    return {output.variable for output in outputs if isinstance(output, ResultOutput | BaseOutput | Alias)}
 
 
 def _older_views(scope: Scope) -> set[Variable]:
@@ -248,7 +249,8 @@ def _written_later(scope: Scope, known: Input) -> int:
     """How many writes came after the last change of the geometry of a view: its history is older than they are."""
     if not known.fake.requires_grad or known.fake._base is None or is_begun(known.fake):
         return 0
-    changes = [c for c in scope.replay.statements if c.effect is Effect.GEOMETRY and c.op is not DataAccess.SWAP]
+    statements = (c for c in scope.replay.statements if c not in scope.early)
+    changes = [c for c in statements if c.effect is Effect.GEOMETRY and c.op is not DataAccess.SWAP]
     changes = [c for c in changes if any(o.variable is known.variable for o in c.written)]
     return scope.counters.writes_after(changes[-1], known.variable) if changes else 0
 

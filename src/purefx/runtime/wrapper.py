@@ -33,6 +33,7 @@ from purefx.runtime.history import (
     emit_late_detaching,
     emit_late_leaves,
     emit_later_levels,
+    emit_looks,
     emit_seed,
     late_views,
 )
@@ -119,6 +120,7 @@ def _body(scope: Scope) -> list[str]:
         *emit_write_back(scope),
         *emit_later_levels(scope),
         *emit_late_older_views(scope),
+        *emit_looks(scope),
         *emit_versions(scope),
         *emit_statements(scope, begin_turned(scope)),
         *emit_write_back_resized(scope),

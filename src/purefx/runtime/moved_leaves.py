@@ -1,0 +1,47 @@
+"""Leaves that the program gives other memory or sizes: autograd has to see what they have become, not what they were.
+
+def f(x, y):                       arg0.set_(arg1)
+    with torch.no_grad():          (out,) = record(derivatives[0], (out,), Saved(()), arg0)
+        x.set_(y)
+    return x * 2
+"""
+
+from __future__ import annotations
+
+from purefx.analysis.gradients import is_moved
+from purefx.capture.recording import Call, Variable
+from purefx.functional.signature import RootInput
+from purefx.runtime.epilogue import emit_calls, fetch_storages
+from purefx.runtime.scope import Scope
+
+
+def emit_moved_leaves(scope: Scope) -> list[str]:
+    """The statements that give leaves other memory or sizes: their gradients arrive at what they have become.
+
+    With those come the statements that make what they take, and the views of the leaves that are older.
+    """
+    moved = {known.variable for known in scope.inputs if is_moved(scope.capture, known)}
+    statements = scope.replay.statements
+    last = max((i for i, call in enumerate(statements) if moved & {o.variable for o in call.written}), default=-1)
+    older, wanted = set(moved), set(moved)
+    early: list[Call] = []
+    for call in statements[: last + 1]:
+        if older & {o.variable for o in call.operands}:
+            older |= {o.variable for o in call.outputs}
+    for call in reversed(statements[: last + 1]):
+        if (wanted | older) & {o.variable for o in (*call.outputs, *call.written)}:
+            wanted |= {o.variable for o in call.operands}
+            early.insert(0, call)
+    scope.early.update(early)
+    return [*_keep_former(scope, moved), *(fetch_storages(scope) if early else []), *emit_calls(scope, early)]
+
+
+def _keep_former(scope: Scope, moved: set[Variable]) -> list[str]:
+    """Statements that name what the backward needs of the memory of such leaves as they were."""
+    kept = () if scope.joint is None else scope.joint.residuals.values()
+    bases = dict.fromkeys(source.root.base for source in kept if isinstance(source, RootInput))
+    lines = []
+    for known in [base for base in bases if base is not None and base.variable in moved]:
+        scope.former[known] = scope.unique(f"{scope.inputs[known]}_former", "former")
+        lines.append(f"{scope.former[known]} = {scope.inputs[known]}.detach()")
+    return lines
