@@ -195,6 +195,11 @@ def test_each_example_is_filled_at_its_own_places(value: Any) -> None:
     torch.testing.assert_close(torch.func.vmap(purefx.compile(f), dims)(X, places, value), expected)
 
 
+def test_a_number_is_filled_as_a_row_of_one() -> None:
+    filled = purefx.compile(lambda x: (x * 2).index_fill(0, torch.tensor([0]), 3.0) * x)
+    torch.testing.assert_close(torch.func.vmap(filled)(X[0, 0]), 3 * X[0, 0])
+
+
 def test_each_table_has_a_row_without_a_gradient() -> None:
     indices = torch.tensor([[[2, 1], [1, 2]], [[0, 2], [3, 3]]])
 

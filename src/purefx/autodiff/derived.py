@@ -25,7 +25,7 @@ from purefx.capture.recording import Variable
 from purefx.capture.tensors import variable_of
 from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.errors import GradientsRefused
-from purefx.functional.signature import WrittenOutput
+from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 
 Gradient = Callable[[tuple[Any, ...], tuple[torch.Tensor, ...]], tuple[torch.Tensor | None, ...]]
 """From the leaves of a call and the tangents of its outputs to the gradients of what it is a function of."""
@@ -140,8 +140,10 @@ def _entered(tensor: torch.Tensor, slot: Slot) -> torch.Tensor | GradientEdge:
     """Where the gradient of ``slot`` enters: at ``tensor`` as it was made, or at what that shows."""
     if slot.behind is not None:
         return edge_behind(tensor, slot.behind)
-    variable = variable_of(slot.fake)
-    return tensor if variable is None else as_made(tensor, variable.last, slot.output.region)
+    output, variable = slot.output, variable_of(slot.fake)
+    if not isinstance(output, ResultOutput | BaseOutput) or variable is not output.variable:
+        return tensor
+    return as_made(tensor, variable.last, output.region)
 
 
 def _edge(end: torch.Tensor | GradientEdge) -> Place:

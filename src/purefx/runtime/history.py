@@ -120,6 +120,8 @@ def _hooks_between(scope: Scope) -> list[str]:
     results = {result.variable for result, _ in results_of(scope.capture, scope.replay)}
     made = {o.variable for call in scope.replay.statements if call.effect is Effect.VIEW for o in call.outputs}
     written = {o.region.storage for call in scope.capture.recording for o in call.written}
+    slots = [slot for level in (scope.joint.levels if scope.joint is not None else ()) for slot in level.slots]
+    made -= {slot.output.variable for slot in slots if isinstance(slot.output, Alias)}  # the graph runs their hooks
     between = [(v, hook) for v, hook in scope.capture.hooked if v in made - results and v.last.storage not in written]
     return [f"{scope.variables[v]}.register_hook({scope.speller.name('hook', hook)})" for v, hook in between]
 

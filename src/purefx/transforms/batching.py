@@ -200,6 +200,8 @@ def _put(
 
 def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
     """``index_fill`` as a choice: vmap fills all examples with the value of the last."""
+    if not x.dim():
+        return _index_fill(x[None], 0, index, value)[0]
     size, dim = x.shape[dim], dim % x.dim()
     chosen = (torch.arange(size, device=x.device)[:, None] == index.reshape(-1) % size).any(1)
     chosen = chosen.reshape(-1, *[1] * (x.dim() - dim - 1))
