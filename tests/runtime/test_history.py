@@ -884,11 +884,10 @@ def test_a_view_whose_version_is_set_back_sees_a_later_write_of_its_base() -> No
 
 @programs(lambda: (leaf(4), torch.arange(8.0)))
 def a_leaf_is_given_memory_that_is_written_then(a: Tensor, b: Tensor) -> Any:
-    y = a * 3
     with torch.no_grad():
         a.set_(b)
     b.mul_(2)
-    return (a * a).sum(), y
+    return (a * a).sum()
 
 
 @programs(lambda: (leaf(4, 3),))
@@ -898,14 +897,14 @@ def a_leaf_is_turned_by_being_given_its_own_memory(a: Tensor) -> Any:
     return a, a[1:], a * 2
 
 
-def test_a_leaf_is_refused_other_memory_when_the_old_is_saved() -> None:
+def test_a_leaf_is_refused_other_memory_when_it_was_used_before() -> None:
     def f(a: Tensor, b: Tensor) -> Tensor:
-        y = a * a
+        y = a * 3
         with torch.no_grad():
             a.set_(b)
         return y + a
 
-    with pytest.raises(GradientsRefused, match="the old is written or saved"):
+    with pytest.raises(GradientsRefused, match="writes to it or uses it before"):
         purefx.trace(f, leaf(4), torch.arange(4.0))
 
 

@@ -39,7 +39,7 @@ from purefx.capture.arguments import (
 )
 from purefx.capture.branches import Branching
 from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Result, Resumed, TensorResult
-from purefx.capture.edges import edge_of, edge_of_leaf, is_leaf, take_off_hooks
+from purefx.capture.edges import edge_of, edge_of_leaf, is_bare_view, is_leaf, take_off_hooks
 from purefx.capture.escapes import check_nothing_escaped
 from purefx.capture.fakes import FakeFactory
 from purefx.capture.frames import current_line
@@ -169,7 +169,7 @@ class _Session:
         check_tensor(source.name, tensor)
         made = self._met(tensor, source, self._fakes.make(tensor, source.name))
         fake = made.fake
-        if fake.requires_grad and made.was_leaf:
+        if fake.requires_grad and made.was_leaf and not is_bare_view(fake):
             self._leaves.append(made)
         elif fake.requires_grad:
             made.edge = edge_of(fake)
