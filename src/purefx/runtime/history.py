@@ -6,12 +6,10 @@ arg1.requires_grad_()
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import groupby
 
 import torch
 
-from purefx._torch import OpOverload
 from purefx.analysis.gradients import (
     begins,
     ends,
@@ -22,28 +20,24 @@ from purefx.analysis.gradients import (
     results_of,
 )
 from purefx.analysis.replay import Itself, Replayed
-from purefx.autodiff.backward import fakes_of, leaf_aliases
+from purefx.autodiff.backward import leaf_aliases
 from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
 from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Input, TensorResult
-from purefx.capture.chance import random_state
 from purefx.capture.edges import is_bare_view, is_begun
 from purefx.capture.recording import Call, DataAccess, Effect, Variable
 from purefx.errors import GradientsRefused
-from purefx.functional.roots import Root
 from purefx.functional.signature import (
-    BaseOutput,
-    ForwardOutput,
-    ResultOutput,
     RootInput,
-    SymbolInput,
     WrittenOutput,
 )
-from purefx.operators import aten, facts
+from purefx.operators import aten
 from purefx.runtime.differentiable import Saved, record, same_edge
 from purefx.runtime.epilogue import emit_calls
+from purefx.runtime.hooks import emit_hooks_between, emit_hooks_on, emit_late_hooks
 from purefx.runtime.moved_leaves import emit_moved_leaves
+from purefx.runtime.saved import holder_of, spell_saved
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.support import set_versions
 from purefx.runtime.versions import emit_at_versions, emit_plain_views
@@ -81,14 +75,14 @@ def _with_grad(scope: Scope, lines: list[str]) -> list[str]:
 def begin_turned(scope: Scope) -> dict[Variable, list[str]]:
     """The statements that make leaves of tensors of the caller, and of bases, once those have got another geometry."""
     turned = [known for known in scope.inputs if begins(known) and _is_turned(scope, known.variable)]
-    lines = {k.variable: [f"{scope.inputs[k]}.requires_grad_()", *_hooks_on(scope, k)] for k in turned}
+    lines = {k.variable: [f"{scope.inputs[k]}.requires_grad_()", *emit_hooks_on(scope, k)] for k in turned}
     made = [leaf for leaf in new_leaves(scope.capture, scope.replay) if _is_turned(scope, leaf)]
     return {**lines, **{leaf: [f"{scope.variables[leaf]}.requires_grad_()"] for leaf in made}}
 
 
 def emit_late_leaves(scope: Scope) -> list[str]:
     """Results that statements make, and that are leaves which require grad, or keep their gradients."""
-    lines = _late_hooks(scope)
+    lines = emit_late_hooks(scope)
     begun = {scope.variables[leaf] for leaf in new_leaves(scope.capture, scope.replay)}
     for result, how in results_of(scope.capture, scope.replay):
         fake, name = result.fake, scope.result(how)
@@ -100,7 +94,7 @@ def emit_late_leaves(scope: Scope) -> list[str]:
         lines += [f"{name}.register_hook({scope.speller.name('hook', hook)})" for hook in result.hooks]
         if not is_begun(fake) and not is_bare_view(fake) and fake.retains_grad:
             lines.append(f"{name}.retain_grad()")
-    lines += _hooks_between(scope)
+    lines += emit_hooks_between(scope)
     return _with_grad(scope, list(dict.fromkeys(lines)))
 
 
@@ -113,17 +107,6 @@ def _check_not_older(scope: Scope, result: TensorResult) -> None:
             where=makers[0].where,
             remedy="take the view, and register the hook, after the write",
         )
-
-
-def _hooks_between(scope: Scope) -> list[str]:
-    """The hooks on views that the statements make, and that are no results: gradients of results pass through them."""
-    results = {result.variable for result, _ in results_of(scope.capture, scope.replay)}
-    made = {o.variable for call in scope.replay.statements if call.effect is Effect.VIEW for o in call.outputs}
-    written = {o.region.storage for call in scope.capture.recording for o in call.written}
-    slots = [slot for level in (scope.joint.levels if scope.joint is not None else ()) for slot in level.slots]
-    made -= {slot.output.variable for slot in slots if isinstance(slot.output, Alias)}  # the graph runs their hooks
-    between = [(v, hook) for v, hook in scope.capture.hooked if v in made - results and v.last.storage not in written]
-    return [f"{scope.variables[v]}.register_hook({scope.speller.name('hook', hook)})" for v, hook in between]
 
 
 def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
@@ -239,26 +222,7 @@ def _leaf_results(scope: Scope) -> list[str]:
 def _hooks(scope: Scope) -> list[str]:
     """The hooks that the program registers on tensors of the caller."""
     late = begin_turned(scope)
-    return [line for known in scope.inputs if known.variable not in late for line in _hooks_on(scope, known)]
-
-
-def _hooks_on(scope: Scope, known: Input) -> list[str]:
-    return [f"{scope.inputs[known]}.register_hook({scope.speller.name('hook', hook)})" for hook in known.hooks]
-
-
-def _late_hooks(scope: Scope) -> list[str]:
-    """The hooks that the program registers on what tensors of the caller have become by its writes."""
-    hooked = [(known, name) for known, name in scope.inputs.items() if known.late_hooks]
-    levels = scope.joint.levels if scope.joint is not None else ()
-    if hooked and len(levels) == 1 and not all(isinstance(slot.output, WrittenOutput) for slot in levels[0].slots):
-        raise GradientsRefused(
-            f"the program registers a hook on {hooked[0][0].name} after it has written to it or turned it,"
-            " and computes with it",
-            where=None,
-            remedy="register the hook outside, or on a new tensor",
-        )
-    name_of_hook = partial(scope.speller.name, "hook")
-    return [f"{name}.register_hook({name_of_hook(hook)})" for known, name in hooked for hook in known.late_hooks]
+    return [line for known in scope.inputs if known.variable not in late for line in emit_hooks_on(scope, known)]
 
 
 def _early(scope: Scope, calls: list[Call]) -> list[str]:
@@ -341,7 +305,7 @@ def _record(scope: Scope, joint: Joint, i: int) -> list[str]:
     kept = _keep_views(scope, level, holders)
     outputs = "".join(f"{_output(scope, slot)}, " for slot in level.slots)
     inputs = [_input(scope, target) for target in level.targets] or [speller.name("nothing", _NOTHING)]
-    saved = f"{speller.name('Saved', Saved)}({_saved(scope, joint, level)})"
+    saved = f"{speller.name('Saved', Saved)}({spell_saved(scope, joint, level)})"
     call = f"{speller.name('record', record)}(derivatives[{i}], ({outputs}), {saved}, {', '.join(inputs)})"
     return [*kept, *_at_last_versions(scope, holders, f"({outputs}) = {call}", last=bool(i))]
 
@@ -352,7 +316,7 @@ def _holders(scope: Scope, joint: Joint, level: Level) -> list[Input]:
     They are what is saved, and what a view shows that is not older than the last write.
     """
     sources = [joint.residuals[name] for name in joint.kept(level)]
-    saved = [_holder(source.root) for source in sources if isinstance(source, RootInput)]
+    saved = [holder_of(source.root) for source in sources if isinstance(source, RootInput)]
     held = dict.fromkeys([*saved, *_shown_by_aliases(scope, level)])
     moved = {member for root in scope.functional.written for member in root.members}
     return [known for known in held if known.writes or known in moved]
@@ -405,96 +369,3 @@ def _input(scope: Scope, target: Target) -> str:
     if target.of_base:
         return f"{name}._base"
     return scope.earlier.get(target.source, name) if target.is_given else name
-
-
-def _saved(scope: Scope, joint: Joint, level: Level) -> str:
-    kept = joint.kept(level)
-    tensors = [_residual(scope, joint, joint.residuals[name]) for name, value in kept.items() if value is not None]
-    numbers = [_residual(scope, joint, joint.residuals[name]) for name, value in kept.items() if value is None]
-    parts = [_tuple(tensors), _tuple(numbers), _tuple(_watched(scope, joint)), _tuple(_written(scope, joint))]
-    read = _read(scope, joint)
-    while parts and parts[-1] == "()":
-        parts.pop()
-    seed = ["seed=seed"] if draws(scope) else []
-    reads = [f"read={_tuple(read)}"] if read else []
-    return ", ".join([*(parts or ["()"]), "leaves=leaves", *reads, *seed])
-
-
-def _read(scope: Scope, joint: Joint) -> list[str]:
-    """The tensors that a gradient of the gradient reads again, and that are not saved, with their versions."""
-    saved = {source.root for source in joint.residuals.values() if isinstance(source, RootInput)}
-    roots = [given.root for given in scope.functional.inputs if isinstance(given, RootInput)]
-    members = [root.base or root.members[0] for root in roots if root not in saved and not root.written]
-    names = [scope.inputs[member] for member in members if not member.tensor.is_inference()]
-    return [f"({name}, {name}._version)" for name in names]
-
-
-def emit_seed(scope: Scope) -> list[str]:
-    """The random state before the graph runs, where it draws and somebody may ask for gradients of gradients."""
-    return (
-        [f"seed = {scope.speller.name('random_state', random_state)}()"]
-        if scope.joint is not None and draws(scope)
-        else []
-    )
-
-
-def draws(scope: Scope) -> bool:
-    """Whether the program draws random numbers."""
-    return any(isinstance(call.op, OpOverload) and facts(call.op).random for call in scope.capture.recording)
-
-
-def _tuple(items: list[str]) -> str:
-    return f"({''.join(f'{item}, ' for item in items)})"
-
-
-def _residual(scope: Scope, joint: Joint, source: RootInput | SymbolInput | ForwardOutput) -> str:
-    """A tensor to save, or a number.
-
-    It is an alias that counts by itself where autograd has saved what does not count with it.
-    """
-    match source:
-        case RootInput(root=root) if root.base in scope.former:
-            return scope.former[root.base]
-        case RootInput(root=root):
-            return f"{scope.roots[root]}{_way_to_save(scope, joint, root)}"
-        case SymbolInput(symbol=symbol):
-            return scope.speller.expression(symbol)
-        case ResultOutput(variable) | BaseOutput(variable):
-            return f"{scope.outputs[source]}{'.data' * (variable not in joint.read)}"
-        case _:
-            return scope.outputs[source]
-
-
-def _way_to_save(scope: Scope, joint: Joint, root: Root) -> str:
-    """How the memory of ``root`` is saved: as the tensor itself, which may have no history any more, or an alias."""
-    base, holder = root.base, _holder(root)
-    if not any(scope.counters.together(holder.variable, variable) for variable in joint.read):
-        return ".data"
-    turned = base is not None and (base.after != base.before or (base.base_edge is not None and base.writes > 0))
-    return ".detach()" if root.written or turned else ""
-
-
-def _watched(scope: Scope, joint: Joint) -> list[str]:
-    """The tensors that count their writes with what autograd has saved, and are not saved, with their last versions."""
-    saved = list(joint.residuals.values())
-    fakes = fakes_of(scope.capture, scope.replay)
-    found = [
-        f"({scope.outputs[o]}.detach(), {fakes[o.variable]._version})"
-        for o in scope.functional.outputs
-        if isinstance(o, ResultOutput | BaseOutput) and o.variable in joint.read and o not in saved
-    ]
-    holders = [_holder(source.root) for source in saved if isinstance(source, RootInput)]
-    for known in (k for k in scope.inputs if k.variable in joint.read and not k.tensor.is_inference()):
-        if not any(scope.counters.together(known.variable, holder.variable) for holder in holders):
-            found.append(f"({scope.inputs[known]}.detach(), {scope.version(known)} + {known.writes})")
-    return found
-
-
-def _written(scope: Scope, joint: Joint) -> list[str]:
-    holders = map(_holder, joint.roots_written)
-    names = (scope.inputs.get(h) or scope.speller.name("held", h.tensor) for h in holders)
-    return [f"{name}.detach()" for name in names]
-
-
-def _holder(root: Root) -> Input:
-    return root.base if root.base is not None else root.members[0]

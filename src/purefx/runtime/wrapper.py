@@ -34,9 +34,9 @@ from purefx.runtime.history import (
     emit_late_leaves,
     emit_later_levels,
     emit_looks,
-    emit_seed,
     late_views,
 )
+from purefx.runtime.saved import emit_seed
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.versions import (
     emit_first_versions,
