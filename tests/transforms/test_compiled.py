@@ -337,3 +337,40 @@ def test_an_argument_is_written_past_autograd_under_grad(function: Any) -> None:
         expected, found = torch.arange(3.0), torch.arange(3.0)
         assert torch.equal(torch.func.grad(function)(expected), transformed(found))
         assert torch.equal(expected, found)
+
+
+def test_tangents_that_have_a_batch_that_their_value_has_not_have_tangents() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x.clone()
+        return y[1:].mul_(x[0]).sin_().sum()
+
+    x, twice = torch.tensor([0.5, 1.0, 2.0]), torch.func.jacfwd(torch.func.jacfwd(purefx.compile(f)))
+    expected = torch.func.hessian(f)(x)
+    assert expected.any()
+    torch.testing.assert_close(twice(x), expected)
+    torch.testing.assert_close(torch.func.vmap(twice)(x.expand(2, 3)), expected.expand(2, 3, 3))
+
+
+def test_the_gradient_with_respect_to_a_tangent_needs_no_primal_that_requires_grad() -> None:
+    x, tangent = torch.tensor([0.5, 1.0]), torch.ones(2, requires_grad=True)
+    with forward_ad.dual_level():
+        out = purefx.compile(torch.sin)(forward_ad.make_dual(x, tangent))
+        (gradient,) = torch.autograd.grad(forward_ad.unpack_dual(out).tangent.sum(), tangent)
+    torch.testing.assert_close(gradient, x.cos())
+
+
+def test_a_result_that_was_written_is_no_residual_any_more() -> None:
+    compiled = purefx.compile(torch.exp)
+
+    def slope(x: Tensor) -> Tensor:
+        out = compiled(x)
+        out[0].add_(1)
+        return out.sum()
+
+    x = torch.ones(2, 3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.func.grad(slope)(torch.ones(3))
+    out = torch.func.vmap(compiled)(x)
+    out.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()

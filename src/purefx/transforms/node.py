@@ -98,7 +98,7 @@ def _differentiable(
 ) -> Tensors:
     """The outputs at a level of grad or jvp, or outside of all, where autograd and forward-mode AD may look on."""
     level = _Level(program, inputs, transform)
-    together = not level.wrt and bool(level.tangents) and _reach(level.tangents.values()) <= _reach(inputs)
+    together = level.asks_for_tangents_alone and _reach(level.tangents.values()) <= _reach(inputs)
     kept = None
     with _outside() if transform is None else transform.left():
         if together:
@@ -113,13 +113,29 @@ def _differentiable(
     count = len(program.inexact)
     outputs, tangents = level.wrapped(found[:count]), level.wrapped(found[count:]) if together else ()
     if level.tangents and not together:
-        with without_tangents():
-            tangents = _call(program.jvp(tuple(level.tangents)), (*inputs, *level.tangents.values()), None)[count:]
+        tangents = _tangents_alone(level)
     places = tuple(sorted({*level.wrt, *level.tangents}))
     call = Recorded(program, kept, places, inputs, outputs, tangents)
     with recorded_at_one_level():
         recorded: Tensors = Node.apply(call, *(inputs[i] for i in places))
     return recorded
+
+
+def _tangents_alone(level: _Level) -> Tensors:
+    """The tangents of the outputs, where those belong to fewer levels.
+
+    They are computed below the transform, where a jvp around it has its own tangents of them; outside of all, with
+    forward mode off, where autograd may differentiate them.
+
+        jacfwd(jacfwd(f))       the inner tangents are a batch that the value has not; the outer jvp looks on
+    """
+    program, count = level.program.jvp(tuple(level.tangents)), len(level.program.inexact)
+    if level.transform is None:
+        with without_tangents():
+            return _call(program, (*level.inputs, *level.tangents.values()), None)[count:]
+    with level.transform.left():
+        found = level.ask(program, level.with_tangents())
+    return level.wrapped(found[count:])
 
 
 class _Level:
@@ -130,7 +146,7 @@ class _Level:
     """
 
     def __init__(self, program: Program, inputs: Sequence[torch.Tensor], transform: Transform | None) -> None:
-        self.transform = transform
+        self.program, self.inputs, self.transform = program, inputs, transform
         self.number = 0 if transform is None else transform.level
         self.held = inputs if transform is None else [unwrap_at(x, self.number) for x in inputs]
         own = [i for i, x in enumerate(inputs) if transform is None or x is not self.held[i]]
@@ -138,6 +154,12 @@ class _Level:
         self.wrt: Wrt = tuple(i for i in own if inputs[i].requires_grad) if torch.is_grad_enabled() else ()
         known = {i: tangent_of(inputs[i]) for i in own} if in_forward_mode() else {}
         self.tangents = {i: x for i, x in known.items() if x is not None}
+
+    @property
+    def asks_for_tangents_alone(self) -> bool:
+        """Whether there are tangents, and autograd of this level records neither the inputs nor them."""
+        recorded = self.transform is None and any(x.requires_grad for x in self.tangents.values())
+        return bool(self.tangents) and not self.wrt and not recorded
 
     def with_tangents(self) -> Sequence[torch.Tensor]:
         """The inputs, then the tangents, as the levels below see them."""
@@ -212,14 +234,22 @@ class Recorded:
 
 
 class Node(OneLevelFunction):  # type: ignore[misc]  # PyTorch gives it no types
-    """A call of a program in the graph of autograd of one level; it is given what has derivatives there."""
+    """A call of a program in the graph of autograd of one level; it is given what has derivatives there.
+
+    Autograd saves the residuals as it saves the inputs: it frees them after a backward, and sees that they are written.
+
+        out = vmap(exp)(x); out.add_(1)     ``out`` is a residual: its backward raises what eager's raises
+    """
 
     @staticmethod
     def forward(ctx: Any, call: Recorded, *_: torch.Tensor) -> Tensors:
         """The outputs, which are computed already."""
         ctx.program, ctx.served, ctx.places, ctx.tangents = call.program, call.served, call.places, call.tangents
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*call.inputs)
+        residuals: Sequence[torch.Tensor] = ()
+        if call.served is not None:
+            residuals, ctx.served = call.served.residuals, replace(call.served, residuals=())
+        ctx.save_for_backward(*call.inputs, *residuals)
         pairs = list(zip(call.outputs, call.program.inexact, strict=True))
         ctx.mark_non_differentiable(*(x for x, inexact in pairs if not inexact))
         ctx.like = [(x.shape, x.dtype, x.device) for x, inexact in pairs if inexact]
@@ -234,9 +264,10 @@ class Node(OneLevelFunction):  # type: ignore[misc]  # PyTorch gives it no types
             return None, *(None for _ in needed)
         whole = [_zeros(*like) if x is None else x for x, like in zip(given, ctx.like, strict=True)]
         served: Served | None = ctx.served
+        saved = [unwrap_dead(x) for x in ctx.saved_tensors]
+        inputs = [*saved[: ctx.program.arity], *map(unwrap_dead, whole)]
         if served is not None:
-            served = replace(served, residuals=[unwrap_dead(x) for x in served.residuals])
-        inputs = [unwrap_dead(x) for x in (*ctx.saved_tensors, *whole)]
+            served = replace(served, residuals=saved[ctx.program.arity :])
         wrt: Wrt = tuple(place for place, asked in zip(ctx.places, needed, strict=True) if asked)
         gradients = iter(_call(ctx.program.vjp(wrt), inputs, served))
         return None, *(next(gradients) if asked else None for asked in needed)
