@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+from purefx import func
 from purefx.analysis.metadata import collect_metadata
 from purefx.api import check, compile, explain, functionalize, trace
 from purefx.dynamo import backend
@@ -17,6 +18,7 @@ __all__ = [
     "collect_metadata",
     "compile",
     "explain",
+    "func",
     "functionalize",
     "trace",
 ]

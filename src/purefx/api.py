@@ -101,7 +101,10 @@ def compile(
 
 def _check_callable(role: str, given: object) -> None:
     if not callable(given):
-        raise TypeError(f"the {role} given to purefx.compile cannot be called: it is of type {type(given).__name__}")
+        instead = f"; a name goes to torch.compile(f, backend=purefx.backend({given!r}))" * isinstance(given, str)
+        raise TypeError(
+            f"the {role} given to purefx.compile cannot be called: it is of type {type(given).__name__}{instead}"
+        )
 
 
 class Compiled:
