@@ -23,7 +23,7 @@ from purefx.capture.arguments import Leaf, Source
 from purefx.capture.captured import name_of, without_effects
 from purefx.capture.fakes import has_symbols
 from purefx.capture.owners import find_owners
-from purefx.capture.recording import DataAccess, Effect, Recording, Storage, Variable
+from purefx.capture.recording import Storage, Variable
 from purefx.capture.session import capture
 from purefx.capture.stand_ins import fake_owners, fake_variables
 from purefx.capture.turns import ONE_AT_A_TIME
@@ -32,7 +32,6 @@ from purefx.functional.known import find_number
 from purefx.functional.regions import chain_between
 from purefx.functional.rewrite import functionalize
 from purefx.functional.signature import BaseOutput, Functional, ResultOutput, WrittenOutput
-from purefx.operators import aten
 from purefx.runtime.body import emit_roots, spell_graph_call
 from purefx.runtime.epilogue import emit_rebinding, emit_return, emit_statements
 from purefx.runtime.leaves import leaves_of
@@ -43,6 +42,7 @@ from purefx.transforms.base import Base
 from purefx.transforms.gradients import (
     Steering,
     Teller,
+    detached_views,
     hooked_views,
     infer_teller,
     told_within,
@@ -242,7 +242,7 @@ def _is_seen(scope: Scope, storage: Storage) -> bool:
 
     It does not see those that are done without gradients, or by way of ``x.detach()`` or ``x.data``.
     """
-    detached = _detached(scope.capture.recording)
+    detached = detached_views(scope.capture.recording)
     calls = [call for call in scope.capture.recording if call.modes.grad or not scope.capture.grad_before]
     return any(o.region.storage is storage and o.variable not in detached for call in calls for o in call.written)
 
@@ -250,16 +250,6 @@ def _is_seen(scope: Scope, storage: Storage) -> bool:
 def _is_written_with_grad(scope: Scope, storage: Storage) -> bool:
     calls = [call for call in scope.capture.recording if any(o.region.storage is storage for o in call.written)]
     return any(call.modes.grad for call in calls)
-
-
-def _detached(recording: Recording) -> set[Variable]:
-    """The variables that share memory with others, and no history."""
-    found: set[Variable] = set()
-    for call in recording:
-        cut = call.op in (aten.detach.default, DataAccess.READ)
-        if cut or (call.effect is Effect.VIEW and found & {o.variable for o in call.operands}):
-            found |= {o.variable for o in call.outputs}
-    return found
 
 
 def check_batch(target: torch.Tensor, value: torch.Tensor, name: str, where: SourceLine | None) -> None:

@@ -32,7 +32,7 @@ from purefx.analysis.replay import Fresh, Replay, Replayed
 from purefx.capture.captured import Capture, TensorResult
 from purefx.capture.edges import edge_of
 from purefx.capture.frames import current_line
-from purefx.capture.recording import DataAccess, Effect, Variable
+from purefx.capture.recording import DataAccess, Effect, Recording, Variable
 from purefx.errors import TransformRefused
 from purefx.operators import aten
 
@@ -178,7 +178,7 @@ def written_apart(capture: Capture, replay: Replay) -> tuple[Fresh, ...]:
         w.copy_(v ** 3)
         return w, v
     """
-    origins = _detached(capture)
+    origins = detached_views(capture.recording)
     written = {o.variable for call in capture.recording if call.effect is Effect.WRITE for o in call.written}
     origins_written = {origins[variable] for variable in written if variable in origins}
     pairs = zip(capture.results, replay.results, strict=True)
@@ -203,10 +203,10 @@ def hooked_views(capture: Capture, replay: Replay) -> set[Variable]:
     return found
 
 
-def _detached(capture: Capture) -> dict[Variable, Variable]:
+def detached_views(recording: Recording) -> dict[Variable, Variable]:
     """Of each view of something detached, and of that itself, what was made by detaching."""
     found: dict[Variable, Variable] = {}
-    for call in capture.recording:
+    for call in recording:
         for output in call.outputs if call.effect is Effect.VIEW else ():
             before = [found[o.variable] for o in call.operands if o.variable in found]
             cuts = call.op in (aten.detach.default, DataAccess.READ)
