@@ -286,3 +286,14 @@ FROM_NUMBERS = frozenset(
 def takes_default_dtype(op: OpOverload) -> bool:
     """Whether ``op`` makes a tensor of the default dtype unless told otherwise."""
     return op in FROM_NUMBERS
+
+
+def is_inexact(dtype: torch.dtype) -> bool:
+    """Whether tensors of ``dtype`` have gradients: those of floating point, and complex ones."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def without_overlap(x: torch.Tensor) -> torch.Tensor:
+    """``x``, or a copy of it if it has an element that it repeats."""
+    repeated = any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x.clone(memory_format=torch.contiguous_format) if repeated else x

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from purefx.capture.captured import name_of
+from purefx.operators import without_overlap
 
 Tensors = tuple[torch.Tensor, ...]
 Branch = Callable[..., Tensors]
@@ -37,7 +38,7 @@ class Tangent:
     def __call__(self, *given: torch.Tensor) -> Tensors:
         """The tangents, of operands and their tangents."""
         operands, tangents = given[: -self._count], given[-self._count :]
-        primals = tuple(map(_without_overlap, self._of.chosen(operands)))  # a tangent lies like its primal
+        primals = tuple(map(without_overlap, self._of.chosen(operands)))  # a tangent lies like its primal
         return tuple(torch.func.jvp(self._of.function(operands), primals, tangents)[1])
 
 
@@ -80,8 +81,3 @@ class Batch:
             return tuple(x.expand(self._size, *x.shape).clone() for x in self._branch(*operands))
         batched = torch.func.vmap(self._branch, self._dims, randomness=self._randomness)
         return tuple(batched(*operands))
-
-
-def _without_overlap(x: torch.Tensor) -> torch.Tensor:
-    repeated = any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True))
-    return x.contiguous() if repeated else x

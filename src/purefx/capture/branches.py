@@ -35,6 +35,7 @@ from purefx.capture.meeting import COND, Body, Meeting, is_cond, met
 from purefx.capture.recording import Variable
 from purefx.capture.tensors import variable_of
 from purefx.errors import UnsupportedOperator
+from purefx.operators import is_inexact
 
 Capturing = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Capture]
 """What captures a function of arguments."""
@@ -218,8 +219,8 @@ class _Choice(torch.autograd.Function):
         ctx.save_for_backward(*operands)
         ctx.save_for_forward(*operands)
         ctx.count = len(output)
-        ctx.inexact = tuple(i for i, x in enumerate(output) if _is_inexact(x))
-        ctx.mark_non_differentiable(*(x for x in output if not _is_inexact(x)))
+        ctx.inexact = tuple(i for i, x in enumerate(output) if is_inexact(x.dtype))
+        ctx.mark_non_differentiable(*(x for x in output if not is_inexact(x.dtype)))
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
@@ -264,7 +265,3 @@ def _like(x: torch.Tensor) -> torch.Tensor:
     """A fake that looks like ``x``."""
     with without_modes(), outer_fake_mode([x]) or FakeTensorMode():
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-
-
-def _is_inexact(x: torch.Tensor) -> bool:
-    return x.is_floating_point() or x.is_complex()

@@ -33,10 +33,10 @@ from purefx.functional.regions import chain_between, once
 from purefx.functional.roots import Root
 from purefx.functional.signature import BaseOutput, Functional, NumberOutput, ResultOutput, RootInput, WrittenOutput
 from purefx.layout import ViewDtype
-from purefx.operators import apply_chain
+from purefx.operators import apply_chain, is_inexact, without_overlap
 from purefx.transforms.draws import Computed, Filled, infer_draws, with_draws
 from purefx.transforms.gradients import Teller
-from purefx.transforms.graphs import Engine, Graph, Tensors, capture_values, without_overlap
+from purefx.transforms.graphs import Engine, Graph, Tensors, capture_values
 from purefx.transforms.levels import NO_GRADIENT, gradient_levels
 from purefx.transforms.node import call
 from purefx.transforms.parts import in_parts, infer_parts
@@ -55,7 +55,7 @@ class Base(Fixed):
         self._roots = [_root(given) for given in self.functional.inputs]
         self._overwritten = {p.root for p in self._parts if not p.joined} - {_root(x) for x in functional.inputs}
         regions = [_region(output) for output in self.functional.outputs]
-        inexact = [region.dtype.is_floating_point or region.dtype.is_complex for region in regions]
+        inexact = [is_inexact(region.dtype) for region in regions]
         arity = len(self._roots)
         sources = [source for known in capture.inputs for source in known.sources]
         self._readers = [read for source in sources if (read := _reader(source)) is not None]

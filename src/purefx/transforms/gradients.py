@@ -34,7 +34,7 @@ from purefx.capture.edges import edge_of
 from purefx.capture.frames import current_line
 from purefx.capture.recording import DataAccess, Effect, Recording, Variable
 from purefx.errors import TransformRefused
-from purefx.operators import aten
+from purefx.operators import aten, is_inexact
 
 
 class Teller(IntEnum):
@@ -184,7 +184,7 @@ def written_apart(capture: Capture, replay: Replay) -> tuple[Fresh, ...]:
     pairs = zip(capture.results, replay.results, strict=True)
     shared = [result for result, how in pairs if isinstance(result, TensorResult) and isinstance(how, Replayed)]
     apart = {r.variable: r.region for r in shared if origins.get(r.variable) in origins_written}
-    own = [v for v, r in apart.items() if r.dtype.is_floating_point or r.dtype.is_complex]
+    own = [v for v, r in apart.items() if is_inexact(r.dtype)]
     written_alone = [Fresh(v, apart[v]) for v in own if origins[v] is v or origins[v] not in apart]
     known = {how.variable for how in written_alone}
     hooked = hooked_views(capture, replay) - known

@@ -36,7 +36,7 @@ from purefx.functional.signature import (
     RootInput,
 )
 from purefx.functional.verify import returned
-from purefx.operators import facts
+from purefx.operators import facts, without_overlap
 from purefx.runtime.runner import build_runner
 from purefx.transforms.batching import batchable
 from purefx.transforms.gradients import Teller, note_teller
@@ -146,12 +146,6 @@ def capture_values(function: Callable[..., Tensors], examples: Sequence[torch.Te
     return Graph(captured, functional, tuple(map(_taken, functional.inputs)), gives)
 
 
-def without_overlap(x: torch.Tensor) -> torch.Tensor:
-    """``x``, or a copy of it if it has an element that it repeats."""
-    repeated = any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True))
-    return x.clone(memory_format=torch.contiguous_format) if repeated else x
-
-
 def _tensor(result: Any) -> TensorResult:
     if not isinstance(result, TensorResult):
         raise TransformRefused(
@@ -207,11 +201,6 @@ def _tensors_behind(nodes: list[fx.Node], tensors: Container[fx.Node]) -> list[f
         else:
             waiting += reversed(node.all_input_nodes)
     return list(found)
-
-
-def is_inexact(dtype: torch.dtype) -> bool:
-    """Whether tensors of ``dtype`` have gradients."""
-    return dtype.is_floating_point or dtype.is_complex
 
 
 def _is_had_anyway(node: fx.Node, values: Mapping[fx.Node, Value]) -> bool:

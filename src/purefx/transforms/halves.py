@@ -16,8 +16,9 @@ import torch
 
 from purefx._torch import outside_transforms, without_modes
 from purefx.capture.turns import ONE_AT_A_TIME
+from purefx.operators import is_inexact
 from purefx.transforms.gradients import Teller
-from purefx.transforms.graphs import Graph, Split, Tensors, is_inexact, split
+from purefx.transforms.graphs import Graph, Split, Tensors, split
 from purefx.transforms.programs import Fixed, Program, Wrt, fakes_like, plain
 
 

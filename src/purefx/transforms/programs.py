@@ -20,10 +20,11 @@ import torch
 
 from purefx._torch import FakeTensorMode, is_transforming, outside_transforms, with_memory, without_modes
 from purefx.capture.turns import ONE_AT_A_TIME
+from purefx.operators import without_overlap
 from purefx.transforms.draws import Draws, with_draws
 from purefx.transforms.forward import SeparateWrites
 from purefx.transforms.gradients import Teller
-from purefx.transforms.graphs import Engine, Graph, Tensors, capture_values, without_overlap
+from purefx.transforms.graphs import Engine, Graph, Tensors, capture_values
 from purefx.transforms.levels import first_of
 
 Dims = tuple[int | None, ...]
