@@ -263,6 +263,14 @@ def in_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
+def plain_have_tangents() -> bool:
+    """Whether a tensor that no transform has wrapped may have a tangent: ``torch.func.jvp`` has its own in wrappers.
+
+    PyTorch has one level, which either the user or ``torch.func.jvp`` has opened; a counter of its tells who.
+    """
+    return forward_ad._current_level >= 0 and not eager_transforms.JVP_NESTING
+
+
 @contextmanager
 def below_forward_mode() -> Iterator[None]:
     """Let fake kernels be: what prints a tensor asks for its tangent, of which nothing is known below autograd.
@@ -443,9 +451,9 @@ def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
     What is public does the same, and takes four times as long.
     """
-    if not in_forward_mode():
+    if forward_ad._current_level < 0:
         return None
-    tangent: torch.Tensor | None = torch._VF._unpack_dual(tensor, level=0)[1]
+    tangent: torch.Tensor | None = torch._C._VariableFunctions._unpack_dual(tensor, level=0)[1]
     return tangent
 
 

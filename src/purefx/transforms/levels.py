@@ -17,6 +17,7 @@ from purefx._torch import (
     is_batched_by_autograd,
     is_functorch_wrapped,
     is_plain,
+    plain_have_tangents,
     primal_of,
     storage_key,
     tangent_of,
@@ -74,7 +75,7 @@ def levels_of(tensor: torch.Tensor) -> frozenset[int]:
         if dim is not None or tensor.requires_grad or tangent_of(tensor) is not None:
             found.add(level)
         tensor = held
-    if tensor.requires_grad or tangent_of(tensor) is not None:
+    if tensor.requires_grad or (plain_have_tangents() and tangent_of(tensor) is not None):
         found.add(0)
     return frozenset(found)
 

@@ -10,9 +10,10 @@ rule for each (``custom_function_call``), and take several times as long as the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from purefx._torch import (
     innermost_transform,
     is_batched_by_autograd,
     is_batching_by_autograd,
+    plain_have_tangents,
     recorded_at_one_level,
     tangent_of,
     unwrap_at,
@@ -67,7 +69,7 @@ def _apply(program: Program, inputs: Sequence[torch.Tensor], served: Served | No
     transform = innermost_transform()
     if served is not None and (0 if transform is None else transform.level) < served.level:
         return _below(program, inputs, served)
-    if transform is None and not in_forward_mode() and not any(x.requires_grad for x in inputs):
+    if transform is None and not plain_have_tangents() and not any(x.requires_grad for x in inputs):
         return _run(program, inputs, served)
     if transform is not None and transform.is_functionalize:
         return below_functionalize(lambda *given: _apply(program, given, served), inputs)
@@ -98,11 +100,11 @@ def _differentiable(
 ) -> Tensors:
     """The outputs at a level of grad or jvp, or outside of all, where autograd and forward-mode AD may look on."""
     level = _Level(program, inputs, transform)
-    together = level.asks_for_tangents_alone and _reach(level.tangents.values()) <= _reach(inputs)
+    together = level.asks_for_tangents_alone and level.tangents_reach_no_further()
     kept = None
     with _outside() if transform is None else transform.left():
         if together:
-            found = level.ask(program.jvp(tuple(level.tangents)), level.with_tangents())
+            found = level.ask(program.jvp(tuple(level.tangents)), (*level.held, *level.held_tangents))
         elif level.wrt and served is None and (halves := _halves(program, level.wrt, level.held)) is not None:
             found = level.ask(halves.forward, level.held)
             kept = Served(halves.backward, found[len(program.inexact) :], level.number)
@@ -134,7 +136,7 @@ def _tangents_alone(level: _Level) -> Tensors:
         with without_tangents():
             return _call(program, (*level.inputs, *level.tangents.values()), None)[count:]
     with level.transform.left():
-        found = level.ask(program, level.with_tangents())
+        found = level.ask(program, (*level.held, *level.held_tangents))
     return level.wrapped(found[count:])
 
 
@@ -152,7 +154,8 @@ class _Level:
         own = [i for i, x in enumerate(inputs) if transform is None or x is not self.held[i]]
         own = own if any(program.inexact) else []
         self.wrt: Wrt = tuple(i for i in own if inputs[i].requires_grad) if torch.is_grad_enabled() else ()
-        known = {i: tangent_of(inputs[i]) for i in own} if in_forward_mode() else {}
+        with_tangents = plain_have_tangents() if transform is None else in_forward_mode()
+        known = {i: tangent_of(inputs[i]) for i in own} if with_tangents else {}
         self.tangents = {i: x for i, x in known.items() if x is not None}
 
     @property
@@ -161,10 +164,16 @@ class _Level:
         recorded = self.transform is None and any(x.requires_grad for x in self.tangents.values())
         return bool(self.tangents) and not self.wrt and not recorded
 
-    def with_tangents(self) -> Sequence[torch.Tensor]:
-        """The inputs, then the tangents, as the levels below see them."""
+    def tangents_reach_no_further(self) -> bool:
+        """Whether the tangents belong to no more levels than a value that is computed of the inputs."""
+        further = frozenset[int]().union(*map(levels_of, self.held_tangents))
+        return not further or further <= frozenset[int]().union(*map(levels_of, self.inputs))
+
+    @cached_property
+    def held_tangents(self) -> Sequence[torch.Tensor]:
+        """The tangents as the levels below see them."""
         tangents = self.tangents.values()
-        return (*self.held, *(x if self.transform is None else unwrap_at(x, self.number) for x in tangents))
+        return tuple(x if self.transform is None else unwrap_at(x, self.number) for x in tangents)
 
     def ask(self, program: Program, inputs: Sequence[torch.Tensor], served: Served | None = None) -> Tensors:
         """The outputs of ``program`` as the levels below see them; that of the transform has been left."""
@@ -185,11 +194,6 @@ def _halves(program: Program, wrt: Wrt, inputs: Sequence[torch.Tensor]) -> Halve
     """The halves of ``program``; None where it has to be differentiated as a whole."""
     halves = halves_of(program, wrt, inputs)
     return None if halves is None or _may_be_cut(halves.forward, inputs) else halves
-
-
-def _reach(tensors: Iterable[torch.Tensor]) -> frozenset[int]:
-    """The levels that a value computed of ``tensors`` belongs to; it must not belong to more for its tangents' sake."""
-    return frozenset[int]().union(*map(levels_of, tensors))
 
 
 @contextmanager
