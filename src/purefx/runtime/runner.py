@@ -14,14 +14,17 @@ from __future__ import annotations
 import linecache
 import operator
 from collections.abc import Callable
+from functools import cache
 from itertools import count
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
 from torch import fx
 
+from purefx._torch import OpOverload, find_overload, overload_packet, schema_of
 from purefx.functional.signature import FunctionalGraph
-from purefx.operators import aten
+from purefx.operators import aten, facts
 from purefx.runtime.spelling import METHODS, Speller, spell_slice
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
@@ -31,17 +34,29 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten.cat.default: torch.cat,
     aten.cos.default: torch.cos,
     aten.div.Tensor: torch.div,
+    aten.eq.Tensor: torch.eq,
     aten.exp.default: torch.exp,
+    aten.gather.default: torch.gather,
+    aten.index_select.default: torch.index_select,
+    aten.masked_fill.Scalar: torch.masked_fill,
+    aten.mean.default: torch.mean,
+    aten.mean.dim: torch.mean,
     aten.mm.default: torch.mm,
     aten.mul.Tensor: torch.mul,
     aten.neg.default: torch.neg,
+    aten.pow.Tensor_Scalar: torch.pow,
     aten.relu.default: torch.relu,
     aten.rsqrt.default: torch.rsqrt,
     aten.sin.default: torch.sin,
-    aten.sub.Tensor: torch.sub,
+    aten.sqrt.default: torch.sqrt,
     aten.stack.default: torch.stack,
+    aten.sub.Tensor: torch.sub,
+    aten.sum.default: torch.sum,
+    aten.sum.dim_IntList: torch.sum,
+    aten.tanh.default: torch.tanh,
+    aten.where.self: torch.where,
 }
-"""Functions that run the very overload, for every argument that it takes."""
+"""Functions of several overloads, each of which runs the very one for every argument that that takes."""
 
 _WRITES = {aten.copy_.default: "copy_", aten.index_copy_.default: "index_copy_", aten.add_.Tensor: "add_"}
 _DOC = "Runs the functional graph."
@@ -61,6 +76,25 @@ def build_runner(functional: FunctionalGraph, *, boxed: bool = False) -> Callabl
     exec(compile(source, file, "exec"), namespace)
     run: Callable[..., Any] = namespace["graph"]
     return run
+
+
+@cache
+def function_of(op: Any) -> Any:
+    """The function of ``torch`` that runs ``op``, for every argument that it takes; ``op`` itself if none does.
+
+    It is one that can run no other overload.  Of those that make tensors of numbers there is none: such a function asks
+    which dtype and which device are the default.
+    """
+    if op in FUNCTIONS or not isinstance(op, OpOverload) or op.namespace != "aten":
+        return FUNCTIONS.get(op, op)
+    schema = schema_of(op)
+    name = schema.name.removeprefix("aten::")
+    function = getattr(torch, name, None)
+    if not isinstance(function, BuiltinFunctionType) or not any("Tensor" in str(a.type) for a in schema.arguments):
+        return op
+    packet = overload_packet(op, name)
+    others = [find_overload(packet, other) for other in packet.overloads()]  # type: ignore[union-attr]  # it has ``op``
+    return function if all(other is op or facts(other).out for other in others if other is not None) else op
 
 
 class _RunnerWriter:
@@ -108,7 +142,7 @@ class _RunnerWriter:
         method = METHODS.get(target) or _WRITES.get(target)
         if method is not None:
             return f"{args[0]}.{method}({', '.join([*args[1:], *kwargs])})"
-        name = self.speller.name(getattr(target, "__name__", str(target)), FUNCTIONS.get(target, target))
+        name = self.speller.name(getattr(target, "__name__", str(target)), function_of(target))
         return f"{name}({', '.join([*args, *kwargs])})"
 
     def _sizes(self, node: fx.Node) -> Any:

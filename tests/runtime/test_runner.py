@@ -1,0 +1,61 @@
+"""The runner of a graph runs the very operators of the graph, however it spells them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from purefx.pipeline import run_stages
+from purefx.runtime.runner import build_runner
+from tests.functional.kinds import Programs, ramp
+
+programs = Programs()
+
+
+class Recorded(TorchDispatchMode):
+    """The operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ops.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+@programs(lambda: (ramp(3, 4), ramp(4)))
+def reductions_and_elements(x: Tensor, y: Tensor) -> Any:
+    a = x.sum() + x.sum(1, keepdim=True) + x.mean() + x.mean(0) + x.amax(1, keepdim=True) + x.std(1, keepdim=True)
+    b = torch.where(x > y, x**2, x.sqrt().tanh()) * (x == y).masked_fill(x < 2, value=True)
+    return a + b, x.gather(1, torch.zeros(3, 1, dtype=torch.int64)), x.index_select(0, torch.tensor([2, 0]))
+
+
+@programs(lambda: (ramp(2, 3, 4, 4), ramp(3)))
+def networks(x: Tensor, y: Tensor) -> Any:
+    z = nn.functional.conv2d(x, torch.ones(5, 3, 2, 2), y.sum().expand(5))
+    z = nn.functional.batch_norm(z, torch.zeros(5), torch.ones(5))
+    z = nn.functional.layer_norm(nn.functional.selu(z), (3,)).log_softmax(1) + nn.functional.gelu(z).softmax(1)
+    return nn.functional.max_pool2d(z, 2), nn.functional.embedding(torch.tensor([0, 1]), z.flatten(1))
+
+
+@programs(lambda: (ramp(3, 4),))
+def made_and_copied(x: Tensor) -> Any:
+    y = torch.ones(2, 4, dtype=torch.float64) + torch.full((4,), 2) + torch.zeros_like(x).sum() + torch.arange(4)
+    x = x.clone(memory_format=torch.contiguous_format)
+    x[1] = y.triu()[0].to(torch.float32)
+    return torch.cat([x, x.cumsum(0)]), torch.stack([x, torch.nn.functional.pad(x, (1, 0))[:, 1:]]), x @ x.T
+
+
+@pytest.mark.parametrize("name", programs)
+def test_the_runner_runs_the_operators_of_the_graph(name: str) -> None:
+    program = programs[name]
+    functional = run_stages(program.function, program.make(), {}, dynamic=False).functional
+    run, args = build_runner(functional), program.make()
+    with Recorded() as recorded:
+        run(*args)
+    assert recorded.ops == [n.target for n in functional.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
