@@ -1,4 +1,4 @@
-"""The runner of a graph runs the very operators of the graph, however it spells them."""
+"""The runner of a graph runs the very operators of the graph, however it spells them, less those that it need not."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from purefx.pipeline import run_stages
 from purefx.runtime.runner import build_runner
-from tests.functional.kinds import Programs, ramp
+from tests.functional.kinds import Function, Programs, ramp
 
 programs = Programs()
+aten = torch.ops.aten
 
 
 class Recorded(TorchDispatchMode):
@@ -46,7 +47,7 @@ def networks(x: Tensor, y: Tensor) -> Any:
 @programs(lambda: (ramp(3, 4),))
 def made_and_copied(x: Tensor) -> Any:
     y = torch.ones(2, 4, dtype=torch.float64) + torch.full((4,), 2) + torch.zeros_like(x).sum() + torch.arange(4)
-    x = x.clone(memory_format=torch.contiguous_format)
+    x = x.t().clone(memory_format=torch.contiguous_format).t()
     x[1] = y.triu()[0].to(torch.float32)
     return torch.cat([x, x.cumsum(0)]), torch.stack([x, torch.nn.functional.pad(x, (1, 0))[:, 1:]]), x @ x.T
 
@@ -59,3 +60,47 @@ def test_the_runner_runs_the_operators_of_the_graph(name: str) -> None:
     with Recorded() as recorded:
         run(*args)
     assert recorded.ops == [n.target for n in functional.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
+
+
+def ops_run(function: Function, *args: Tensor, products: bool = False) -> list[str]:
+    """The names of the operators that the runner runs for ``function``, whose values are those of eager."""
+    run = build_runner(run_stages(function, args, {}, dynamic=False).functional, products=products)
+    with Recorded() as recorded:
+        found = run(*args)
+    expected = function(*args)
+    assert all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(found, expected, strict=True))
+    return [str(op).removeprefix("aten.") for op in recorded.ops]
+
+
+def test_what_gives_its_operand_back_is_not_run() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        y = (x * 1 / 1.0) ** 1.0
+        return y.view(3, 4).clone().exp(), y.expand(3, 4) + 2
+
+    assert ops_run(function, ramp(3, 4)) == ["exp.default", "add.Tensor"]
+
+
+def test_a_view_is_taken_once() -> None:
+    assert ops_run(lambda x: (x.t() + 1, x.t() * 2), ramp(3, 4)) == ["t.default", "add.Tensor", "mul.Tensor"]
+
+
+def test_an_operator_that_changes_dtype_or_strides_or_makes_an_output_is_run() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        dense = x.t().clone(memory_format=torch.contiguous_format)
+        return x * 1, dense + 0, x.to(torch.int32) * 1.0 + 0, x.expand(2, 3, 4) * 1 + 0
+
+    run = ops_run(function, ramp(3, 4))
+    assert run.count("mul.Tensor") == 3
+    assert run.count("clone.default") == 1
+
+
+def test_a_complex_number_times_one_may_be_another() -> None:
+    infinite = torch.tensor([complex(float("inf"), 1.0)])
+    assert ops_run(lambda x: (torch.isnan(x * 1),), infinite)[0] == "mul.Tensor"
+
+
+def test_a_batch_of_outer_products_is_one_of_elements() -> None:
+    a, b = ramp(2, 3, 1), ramp(2, 1, 4)
+    assert ops_run(lambda a, b: (a @ b,), a, b, products=True)[-1] == "mul.Tensor"
+    assert ops_run(lambda a, b: (a @ b,), a, b)[-1] == "bmm.default"
+    assert ops_run(lambda a, b: (a @ b,), ramp(2, 3, 2), ramp(2, 2, 4), products=True)[-1] == "bmm.default"

@@ -23,6 +23,7 @@ import torch
 from torch import fx
 
 from purefx._torch import OpOverload, find_overload, overload_packet, schema_of
+from purefx.functional.shortcuts import is_outer_product, repeated
 from purefx.functional.signature import FunctionalGraph
 from purefx.operators import aten, facts
 from purefx.runtime.spelling import METHODS, Speller, spell_slice
@@ -63,12 +64,13 @@ _DOC = "Runs the functional graph."
 _numbers = count()
 
 
-def build_runner(functional: FunctionalGraph, *, boxed: bool = False) -> Callable[..., Any]:
+def build_runner(functional: FunctionalGraph, *, boxed: bool = False, products: bool = False) -> Callable[..., Any]:
     """A function with the signature of the graph of ``functional`` that runs it.
 
-    A ``boxed`` one takes a list instead, and clears it, so that each value can be let go after its last use.
+    A ``boxed`` one takes a list instead, and clears it, so that each value can be let go after its last use.  What is
+    `repeated` is computed once; with ``products`` each `is_outer_product` is one of elements.
     """
-    writer = _RunnerWriter(functional, boxed=boxed)
+    writer = _RunnerWriter(functional, boxed=boxed, products=products)
     source = writer.source()
     file = f"<purefx graph {next(_numbers)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
@@ -98,22 +100,26 @@ def function_of(op: Any) -> Any:
 
 
 class _RunnerWriter:
-    def __init__(self, functional: FunctionalGraph, *, boxed: bool) -> None:
+    def __init__(self, functional: FunctionalGraph, *, boxed: bool, products: bool) -> None:
         self._functional = functional
         self._boxed = boxed
+        self._products = products
+        self._same = repeated(functional)
         self.speller = Speller({})
         self._names: dict[fx.Node, str] = {}
 
     def source(self) -> str:
         """The source of the function ``graph``."""
         graph = self._functional.graph
-        last_use = _last_uses(graph)
+        last_use = _last_uses(graph, self._same)
         arguments = [self._name(node) for node in graph.nodes if node.op == "placeholder"]
         lines = [f"def graph({'inputs' if self._boxed else ', '.join(arguments)}):", f'    """{_DOC}"""']
         if self._boxed:
             lines += [f"    ({''.join(f'{name}, ' for name in arguments)}) = inputs", "    inputs.clear()"]
         for node in graph.nodes:
-            if node.op == "output":
+            if node in self._same:
+                self._names[node] = self._names[self._same[node]]
+            elif node.op == "output":
                 lines.append(f"    return ({''.join(f'{self._spell(x)}, ' for x in node.args[0])})")
             elif node.op != "placeholder":
                 lines.append(f"    {self._statement(node)}")
@@ -138,7 +144,7 @@ class _RunnerWriter:
             sliced = spell_slice(args[0], node.args[1:], self._sizes(node)[node.args[1] if len(node.args) > 1 else 0])
             if sliced is not None:
                 return sliced
-        target: Any = node.target
+        target: Any = aten.mul.Tensor if self._products and is_outer_product(self._functional, node) else node.target
         method = METHODS.get(target) or _WRITES.get(target)
         if method is not None:
             return f"{args[0]}.{method}({', '.join([*args[1:], *kwargs])})"
@@ -163,12 +169,12 @@ class _RunnerWriter:
         return self._names.setdefault(node, f"{node.name}_")
 
 
-def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
-    """The nodes whose value is not needed after each node."""
+def _last_uses(graph: fx.Graph, same: dict[fx.Node, fx.Node]) -> dict[fx.Node, list[fx.Node]]:
+    """The nodes whose value is not needed after each node; those that are the ``same`` as others are none."""
     last: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
-        for used in node.all_input_nodes:
-            last[used] = node
+        for used in () if node in same else node.all_input_nodes:
+            last[same.get(used, used)] = node
     found: dict[fx.Node, list[fx.Node]] = {}
     for used, node in last.items():
         found.setdefault(node, []).append(used)
