@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -214,6 +214,8 @@ def has_saved_tensor_hooks() -> bool:
 
 def without_modes() -> AbstractContextManager[Any]:
     """Run on real tensors although dispatch modes (fake tensors, tracing) are active."""
+    if not torch._C._len_torch_dispatch_stack() and not torch._ops._len_torch_dispatch_stack_pre_dispatch():  # type: ignore[no-untyped-call]
+        return nullcontext()  # which takes a tenth of the time
     return torch.utils._python_dispatch._disable_current_modes()
 
 
@@ -331,6 +333,24 @@ def unwrap(tensor: torch.Tensor) -> tuple[torch.Tensor, int | None, int]:
     return functorch.get_unwrapped(tensor), None if dim < 0 else dim, functorch.maybe_get_level(tensor)
 
 
+def below_all(tensor: torch.Tensor) -> tuple[torch.Tensor, list[int], bool]:
+    """The plain tensor in all wrappers of ``tensor``, the batch dimensions, and whether any transform records it.
+
+    The dimensions are those of the wrappers of vmap, the outermost first, each in what that wrapper holds.
+    """
+    functorch = torch._C._functorch
+    wrapped, dim_of, held_by = functorch.is_functorch_wrapped_tensor, functorch.maybe_get_bdim, functorch.get_unwrapped
+    dims, recorded = [], False
+    while wrapped(tensor):
+        dim = dim_of(tensor)
+        if dim < 0:
+            recorded = recorded or tensor.requires_grad
+        else:
+            dims.append(dim)
+        tensor = held_by(tensor)
+    return tensor, dims, recorded or tensor.requires_grad
+
+
 def bottom(tensor: torch.Tensor) -> torch.Tensor:
     """The plain tensor in all wrappers of ``tensor``."""
     functorch = torch._C._functorch
@@ -369,25 +389,34 @@ class Transform:
         """Of vmap: its argument ``randomness``."""
         return str(torch._C._functorch.CVmapInterpreterPtr(self._interpreter).randomness().name).lower()
 
-    @contextmanager
-    def left(self) -> Iterator[None]:
+    def left(self) -> AbstractContextManager[None]:
         """Leave it, for what its rules ask of the transform around it; derivatives are as enabled as they were there.
 
         As PyTorch's operators do it: without gradients inside, there are none outside.
         """
         functorch = torch._C._functorch
-        layer = functorch.pop_dynamic_layer_stack()
-        try:
-            if self._key == _TRANSFORMS.Grad and not functorch.CGradInterpreterPtr(self._interpreter).prevGradMode():
-                with torch.no_grad():
-                    yield
-            elif self._key == _TRANSFORMS.Jvp and not functorch.CJvpInterpreterPtr(self._interpreter).prevFwdGradMode():
-                with without_tangents():
-                    yield
-            else:
-                yield
-        finally:
-            functorch.push_dynamic_layer_stack(layer)
+        if self._key == _TRANSFORMS.Grad and not functorch.CGradInterpreterPtr(self._interpreter).prevGradMode():
+            return _Left(torch.no_grad())
+        if self._key == _TRANSFORMS.Jvp and not functorch.CJvpInterpreterPtr(self._interpreter).prevFwdGradMode():
+            return _Left(without_tangents())
+        return _Left(nullcontext())
+
+
+class _Left:
+    """Without the innermost transform, in a context of ``modes``; written out, since calls go through some of these."""
+
+    __slots__ = ("_layer", "_modes")
+
+    def __init__(self, modes: AbstractContextManager[Any]) -> None:
+        self._modes = modes
+
+    def __enter__(self) -> None:
+        self._layer = torch._C._functorch.pop_dynamic_layer_stack()
+        self._modes.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._modes.__exit__(*error)
+        torch._C._functorch.push_dynamic_layer_stack(self._layer)
 
 
 _TRANSFORMS = torch._C._functorch.TransformType
@@ -404,24 +433,27 @@ def without_tangents() -> AbstractContextManager[None]:
     return torch.autograd.forward_ad._set_fwd_grad_enabled(mode=False)
 
 
-def unwrap_dead(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` without the wrapper of a transform that has ended; operators of PyTorch do so by themselves."""
-    return torch._C._functorch.unwrap_if_dead(tensor)
+def unwrap_dead(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """``tensors`` without the wrappers of transforms that have ended; operators of PyTorch do so by themselves."""
+    return [*map(torch._C._functorch.unwrap_if_dead, tensors)]
 
 
-def unwrap_at(tensor: torch.Tensor, level: int) -> torch.Tensor:
-    """What the wrapper of a grad or jvp holds, if ``tensor`` is one of that ``level``; else ``tensor``."""
-    return torch._C._functorch._unwrap_for_grad(tensor, level)
+def unwrap_at(tensors: Sequence[torch.Tensor], level: int) -> list[torch.Tensor]:
+    """What the wrappers of a grad or jvp hold, if such of that ``level`` are among ``tensors``; else these."""
+    unwrap = torch._C._functorch._unwrap_for_grad
+    return [unwrap(x, level) for x in tensors]
 
 
-def wrap_at(tensor: torch.Tensor, level: int) -> torch.Tensor:
-    """``tensor`` in the wrapper of the grad or jvp that is at ``level``."""
-    return torch._C._functorch._wrap_for_grad(tensor, level)
+def wrap_at(tensors: Sequence[torch.Tensor], level: int) -> tuple[torch.Tensor, ...]:
+    """``tensors`` in wrappers of the grad or jvp that is at ``level``."""
+    wrap = torch._C._functorch._wrap_for_grad
+    return tuple([wrap(x, level) for x in tensors])
 
 
 def unwrap_batch(tensors: Sequence[torch.Tensor], level: int) -> tuple[list[torch.Tensor], list[int | None]]:
     """What the vmap at ``level`` has wrapped, and where the batch is in that; None in what it has not."""
-    pairs = [torch._C._functorch._unwrap_batched(x, level) for x in tensors]
+    unwrap = torch._C._functorch._unwrap_batched
+    pairs = [unwrap(x, level) for x in tensors]
     return [x for x, _ in pairs], [dim for _, dim in pairs]
 
 
@@ -434,14 +466,13 @@ OneLevelFunction: Any = torch.autograd.function._SingleLevelFunction
 """What ``autograd.Function`` is without the walk through all levels of transforms."""
 
 
-@contextmanager
-def recorded_at_one_level() -> Iterator[None]:
-    """Let a `OneLevelFunction` be applied while transforms run: the one who asks takes care of the levels."""
+def applied_at_one_level(function: Any, *args: Any) -> Any:
+    """What a `OneLevelFunction` returns, while transforms run: the one who asks takes care of the levels."""
     functorch = torch._C._functorch
     before = functorch.get_single_level_autograd_function_allowed()
     functorch.set_single_level_autograd_function_allowed(True)
     try:
-        yield
+        return function.apply(*args)
     finally:
         functorch.set_single_level_autograd_function_allowed(before)
 

@@ -62,9 +62,9 @@ def test_the_runner_runs_the_operators_of_the_graph(name: str) -> None:
     assert recorded.ops == [n.target for n in functional.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
 
 
-def ops_run(function: Function, *args: Tensor, products: bool = False) -> list[str]:
+def ops_run(function: Function, *args: Tensor, unseen: bool = False) -> list[str]:
     """The names of the operators that the runner runs for ``function``, whose values are those of eager."""
-    run = build_runner(run_stages(function, args, {}, dynamic=False).functional, products=products)
+    run = build_runner(run_stages(function, args, {}, dynamic=False).functional, unseen=unseen)
     with Recorded() as recorded:
         found = run(*args)
     expected = function(*args)
@@ -101,6 +101,15 @@ def test_a_complex_number_times_one_may_be_another() -> None:
 
 def test_a_batch_of_outer_products_is_one_of_elements() -> None:
     a, b = ramp(2, 3, 1), ramp(2, 1, 4)
-    assert ops_run(lambda a, b: (a @ b,), a, b, products=True)[-1] == "mul.Tensor"
+    assert ops_run(lambda a, b: (a @ b,), a, b, unseen=True)[-1] == "mul.Tensor"
     assert ops_run(lambda a, b: (a @ b,), a, b)[-1] == "bmm.default"
-    assert ops_run(lambda a, b: (a @ b,), ramp(2, 3, 2), ramp(2, 2, 4), products=True)[-1] == "bmm.default"
+    assert ops_run(lambda a, b: (a @ b,), ramp(2, 3, 2), ramp(2, 2, 4), unseen=True)[-1] == "bmm.default"
+
+
+def test_a_small_constant_is_made_once_unless_it_is_an_output() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        return x + torch.ones(3), torch.zeros(3), x * torch.ones(3), torch.zeros(2, 3)
+
+    made = ["ones.default", "zeros.default", "zeros.default"]
+    assert [op for op in ops_run(function, ramp(3)) if op in made] == made
+    assert [op for op in ops_run(function, ramp(3), unseen=True) if op in made] == made[1:]

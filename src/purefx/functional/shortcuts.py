@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from purefx._torch import OpOverload
+from purefx._torch import OpOverload, outside_transforms, without_modes
 from purefx.functional.builder import Value, is_view
 from purefx.functional.signature import FunctionalGraph
 from purefx.functional.verify import returned
@@ -25,35 +25,63 @@ _BY_ONE = frozenset({aten.div.Scalar, aten.div.Tensor, aten.mul.Scalar, aten.mul
 _AS_IT_IS = frozenset({aten._unsafe_view.default, aten.clone.default, aten.expand.default, aten.view.default})
 """Operators that give the elements of their first operand, in their order."""
 
+_MADE = frozenset({aten.full.default, aten.ones.default, aten.scalar_tensor.default, aten.zeros.default})
+"""Operators that make a tensor of numbers."""
+
+SMALL = 4096
+"""Of how many elements a tensor may be kept longer than eager would keep it."""
+
 
 def repeated(functional: FunctionalGraph) -> dict[fx.Node, fx.Node]:
     """Of nodes whose value an earlier one has, in the same geometry: that earlier one, which is none of them.
 
-    None of an output, whose memory is its own, and none where the graph writes.
+    Each is one of `_not_apart`.  What is kept longer for it is a view, or small.
     """
-    graph, values = functional.graph, functional.values
-    if any(isinstance(n.target, OpOverload) and facts(n.target).written for n in graph.nodes):
-        return {}
-    apart = {values[n].origin for n in returned(graph) if n in values}
+    values = functional.values
     found: dict[fx.Node, fx.Node] = {}
-    views: dict[Any, fx.Node] = {}
-    for node in graph.nodes:
-        value = values.get(node)
-        if value is None or not value.geometry.is_static or value.origin in apart:
-            continue
-        args = fx.map_arg((node.args, node.kwargs), lambda x: found.get(x, x))
-        same = args[0][0] if _gives_back(node, value, values) else None
-        if same is None and is_view(node):
-            same = views.setdefault((node.target, str(args)), node)
+    first: dict[Any, fx.Node] = {}
+    for node in _not_apart(functional):
+        args: Any = fx.map_arg((node.args, node.kwargs), lambda x: found.get(x, x))
+        same = args[0][0] if _gives_back(node, values[node], values) else None
+        if same is None and (is_view(node) or _is_small(values[node])) and _is_known(node.target):
+            same = first.setdefault((node.target, str(args)), node)
         if same is not None and same is not node:
             found[node] = same
     return found
 
 
+def _not_apart(functional: FunctionalGraph) -> list[fx.Node]:
+    """The nodes of a size that is known, without those of memory that is to be an output's own.
+
+    None where the graph writes: what it has written is not what was computed.
+    """
+    graph, values = functional.graph, functional.values
+    if any(isinstance(n.target, OpOverload) and facts(n.target).written for n in graph.nodes):
+        return []
+    apart = {values[n].origin for n in returned(graph) if n in values}
+    return [n for n in graph.nodes if n in values and values[n].geometry.is_static and values[n].origin not in apart]
+
+
+def _is_small(value: Value) -> bool:
+    return value.geometry.numel <= SMALL
+
+
+def _is_known(target: Any) -> bool:
+    """Whether ``target`` computes the same of the same."""
+    return isinstance(target, OpOverload) and not facts(target).random and not facts(target).custom
+
+
+def constants(functional: FunctionalGraph) -> dict[fx.Node, torch.Tensor]:
+    """The small tensors of numbers that a graph makes and nobody else ever has."""
+    found = [n for n in _not_apart(functional) if n.target in _MADE and _is_small(functional.values[n])]
+    with outside_transforms(), without_modes(), torch.inference_mode(mode=False), torch.no_grad():
+        return {node: node.target(*node.args, **node.kwargs) for node in found}  # type: ignore[operator]  # an overload
+
+
 def _gives_back(node: fx.Node, value: Value, values: dict[fx.Node, Value]) -> bool:
     """Whether ``node`` computes what its first operand is."""
     of = values.get(node.args[0]) if node.args and isinstance(node.args[0], fx.Node) else None
-    if of is None or not _look_the_same(value, of):
+    if of is None or not of.geometry.is_static or not _look_the_same(value, of):
         return False
     if node.target in _BY_ONE:
         number = node.args[1]

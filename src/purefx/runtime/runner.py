@@ -23,7 +23,7 @@ import torch
 from torch import fx
 
 from purefx._torch import OpOverload, find_overload, overload_packet, schema_of
-from purefx.functional.shortcuts import is_outer_product, repeated
+from purefx.functional.shortcuts import constants, is_outer_product, repeated
 from purefx.functional.signature import FunctionalGraph
 from purefx.operators import aten, facts
 from purefx.runtime.spelling import METHODS, Speller, spell_slice
@@ -64,13 +64,14 @@ _DOC = "Runs the functional graph."
 _numbers = count()
 
 
-def build_runner(functional: FunctionalGraph, *, boxed: bool = False, products: bool = False) -> Callable[..., Any]:
+def build_runner(functional: FunctionalGraph, *, boxed: bool = False, unseen: bool = False) -> Callable[..., Any]:
     """A function with the signature of the graph of ``functional`` that runs it.
 
     A ``boxed`` one takes a list instead, and clears it, so that each value can be let go after its last use.  What is
-    `repeated` is computed once; with ``products`` each `is_outer_product` is one of elements.
+    `repeated` is computed once.  An ``unseen`` one, which no tracer sees, keeps `constants`, and computes what
+    `is_outer_product` by elements.
     """
-    writer = _RunnerWriter(functional, boxed=boxed, products=products)
+    writer = _RunnerWriter(functional, boxed=boxed, unseen=unseen)
     source = writer.source()
     file = f"<purefx graph {next(_numbers)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
@@ -100,10 +101,11 @@ def function_of(op: Any) -> Any:
 
 
 class _RunnerWriter:
-    def __init__(self, functional: FunctionalGraph, *, boxed: bool, products: bool) -> None:
+    def __init__(self, functional: FunctionalGraph, *, boxed: bool, unseen: bool) -> None:
         self._functional = functional
         self._boxed = boxed
-        self._products = products
+        self._constants = constants(functional) if unseen else {}
+        self._unseen = unseen
         self._same = repeated(functional)
         self.speller = Speller({})
         self._names: dict[fx.Node, str] = {}
@@ -119,11 +121,13 @@ class _RunnerWriter:
         for node in graph.nodes:
             if node in self._same:
                 self._names[node] = self._names[self._same[node]]
+            elif node in self._constants:
+                self._names[node] = self.speller.name(node.name, self._constants[node])
             elif node.op == "output":
                 lines.append(f"    return ({''.join(f'{self._spell(x)}, ' for x in node.args[0])})")
             elif node.op != "placeholder":
                 lines.append(f"    {self._statement(node)}")
-            done = [self._names[n] for n in last_use.get(node, ()) if n.op != "get_attr"]
+            done = [self._names[n] for n in last_use.get(node, ()) if n.op != "get_attr" and n not in self._constants]
             if done and node.op != "output":
                 lines.append(f"    del {', '.join(done)}")
         return "\n".join([*lines, ""])
@@ -144,7 +148,7 @@ class _RunnerWriter:
             sliced = spell_slice(args[0], node.args[1:], self._sizes(node)[node.args[1] if len(node.args) > 1 else 0])
             if sliced is not None:
                 return sliced
-        target: Any = aten.mul.Tensor if self._products and is_outer_product(self._functional, node) else node.target
+        target: Any = aten.mul.Tensor if self._unseen and is_outer_product(self._functional, node) else node.target
         method = METHODS.get(target) or _WRITES.get(target)
         if method is not None:
             return f"{args[0]}.{method}({', '.join([*args[1:], *kwargs])})"

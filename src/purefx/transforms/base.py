@@ -37,7 +37,7 @@ from purefx.operators import apply_chain, is_inexact, without_overlap
 from purefx.transforms.draws import Computed, Filled, infer_draws, with_draws
 from purefx.transforms.gradients import Teller
 from purefx.transforms.graphs import Engine, Graph, Tensors, capture_values
-from purefx.transforms.levels import NO_GRADIENT, gradient_levels
+from purefx.transforms.levels import is_recorded
 from purefx.transforms.node import call
 from purefx.transforms.parts import in_parts, infer_parts
 from purefx.transforms.programs import Fixed, Program
@@ -119,7 +119,7 @@ class Base(Fixed):
         if self._overwritten:
             pairs = zip(self._roots, inputs, strict=True)
             inputs = [x.detach().new_empty(0) if root in self._overwritten else x for root, x in pairs]
-        if not self._rewritten or all(level == NO_GRADIENT for level in gradient_levels(inputs)):
+        if not self._rewritten or not any(map(is_recorded, inputs)):
             return inputs
         return [_Kept.apply(x) if root in self._rewritten else x for root, x in zip(self._roots, inputs, strict=True)]  # type: ignore[no-untyped-call]  # PyTorch gives it no types
 

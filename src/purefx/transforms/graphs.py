@@ -109,7 +109,7 @@ class Engine:
         @functools.cache
         def compiled() -> Callable[..., Any]:
             if self.compilers is None:
-                return build_runner(graph.functional, products=True)
+                return build_runner(graph.functional, unseen=True)
             with outside_transforms(), without_modes():
                 return self.compile(graph.capture, graph.functional, getattr(self.compilers, role))
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from purefx._torch import (
+    below_all,
     bottom,
     is_batched_by_autograd,
     is_functorch_wrapped,
@@ -43,32 +44,19 @@ def batch_levels(tensor: torch.Tensor) -> frozenset[int]:
     return frozenset(level for _, dim, level in wrappings(tensor) if dim is not None)
 
 
-NO_GRADIENT = -1
+def is_recorded(tensor: torch.Tensor) -> bool:
+    """Whether a gradient may be asked for with respect to ``tensor``, of a transform or of autograd."""
+    return torch.is_grad_enabled() and below_all(tensor)[2]
 
 
-def gradient_level(tensor: torch.Tensor) -> int:
-    """The innermost level at which a gradient may be asked for with respect to ``tensor``; that of autograd is 0."""
-    while is_functorch_wrapped(tensor):
-        held, dim, level = unwrap(tensor)
-        if dim is None and tensor.requires_grad:
-            return level
-        tensor = held
-    return 0 if tensor.requires_grad else NO_GRADIENT
-
-
-def gradient_levels(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """The `gradient_level` of each of ``tensors``: NO_GRADIENT where gradients are not enabled."""
-    enabled = torch.is_grad_enabled()
-    return [gradient_level(x) if enabled else NO_GRADIENT for x in tensors]
+OLDER_VMAP = -1
+"""The level of the vmap of ``autograd.grad(is_grads_batched=True)``, which is below all."""
 
 
 def levels_of(tensor: torch.Tensor) -> frozenset[int]:
-    """The levels at which ``tensor`` has a batch, a gradient or a tangent; those outside of transforms are 0.
-
-    The older vmap, of ``autograd.grad(is_grads_batched=True)``, is below all.
-    """
+    """The levels at which ``tensor`` has a batch, a gradient or a tangent; those outside of transforms are 0."""
     if is_batched_by_autograd(tensor):
-        return frozenset({NO_GRADIENT})
+        return frozenset({OLDER_VMAP})
     found = set()
     while is_functorch_wrapped(tensor):
         held, dim, level = unwrap(tensor)
@@ -123,14 +111,14 @@ class Examples:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._known: dict[int, _Seen] = {}
         self._fakes = FakeFactory((), dynamic=False) if is_capturing() else None
         self._begun = False
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The example of ``tensor``: itself, if it is plain."""
         with torch.no_grad():
-            return self._of(tensor)
+            return self._of(tensor)[1]
 
     def of_all(self, leaves: Sequence[Any]) -> tuple[list[Any], Differentiated]:
         """``leaves`` with examples in the place of tensors, and whether these require grad, as no leaves.
@@ -138,39 +126,46 @@ class Examples:
         That is None of what is the example of itself, or no tensor.
         """
         with torch.no_grad():
-            seen = [self._of(x) if isinstance(x, torch.Tensor) else x for x in leaves]
-        return seen, tuple(None if x is y else self._has_gradient(x) for x, y in zip(leaves, seen, strict=True))
+            seen = [self._of(x) if isinstance(x, torch.Tensor) else (x, x, None) for x in leaves]
+        return [example for _, example, _ in seen], tuple([recorded for _, _, recorded in seen])
 
     def begin(self) -> None:
         """Let the examples require grad."""
         self._begun = True
-        for known in list(self._known.values()):
-            self._give_history(*known)
+        for seen in list(self._known.values()):
+            _give_history(seen)
 
     def original(self, example: torch.Tensor) -> torch.Tensor:
         """The tensor that has ``example``."""
-        return next((tensor for tensor, made in self._known.values() if made is example), example)
+        return next((tensor for tensor, made, _ in self._known.values() if made is example), example)
 
-    def _of(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _of(self, tensor: torch.Tensor) -> _Seen:
         known = self._known.get(id(tensor))
         if known is None:
-            known = self._known[id(tensor)] = (tensor, self._made(tensor))
-            self._known.setdefault(id(known[1]), (known[1], known[1]))
-            self._give_history(*known)
-        return known[1]
+            known = self._known[id(tensor)] = self._made(tensor)
+            example = known[1]
+            if example is not tensor:
+                self._known.setdefault(id(example), (example, example, None))
+            if self._begun:
+                _give_history(known)
+        return known
 
-    def _made(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _made(self, tensor: torch.Tensor) -> _Seen:
         if self._fakes is None and is_plain(tensor):
-            return tensor
-        example = _example(tensor).detach()
-        return example if self._fakes is None else self._fakes.make(example, "an example")
+            return tensor, tensor, None
+        inner, dims, recorded = below_all(tensor)
+        example = _first(inner, dims).detach()
+        return tensor, example if self._fakes is None else self._fakes.make(example, "an example"), recorded
 
-    def _has_gradient(self, tensor: torch.Tensor) -> bool:
-        return gradient_level(tensor) != NO_GRADIENT
 
-    def _give_history(self, tensor: torch.Tensor, example: torch.Tensor) -> None:
-        if self._begun and example is not tensor and self._has_gradient(tensor):
-            give_history(example)
+_Seen = tuple[torch.Tensor, torch.Tensor, bool | None]
+"""A tensor, its example, and whether that has gradients; None where it is the tensor itself."""
+
+
+def _give_history(seen: _Seen) -> None:
+    _, example, recorded = seen
+    if recorded:
+        give_history(example)
 
 
 def are_apart(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -178,12 +173,12 @@ def are_apart(a: torch.Tensor, b: torch.Tensor) -> bool:
     return storage_key(bottom(a)) != storage_key(bottom(b)) or _correspond(a, b)
 
 
-def _example(tensor: torch.Tensor) -> torch.Tensor:
-    if not is_functorch_wrapped(tensor):
-        return primal_of(tensor)
-    held, dim, _ = unwrap(tensor)
-    inner = _example(held)
-    return inner if dim is None else first_of(inner, dim)
+def _first(inner: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    """The first example of a tensor that holds ``inner`` with batches at ``dims``, as `below_all` gives them."""
+    example = primal_of(inner)
+    for dim in reversed(dims):
+        example = first_of(example, dim)
+    return example
 
 
 def first_of(x: torch.Tensor, dim: int) -> torch.Tensor:
@@ -239,6 +234,7 @@ def _others(tensor: torch.Tensor, batch: Batch, level: int) -> Geometry:
 
 def _shifted(tensor: torch.Tensor, batch: Batch) -> Geometry:
     """The first example of ``tensor``, as if its memory began far enough up for examples of negative numbers."""
-    geometry = geometry_of(_example(tensor))
+    inner, dims, _ = below_all(tensor)
+    geometry = geometry_of(_first(inner, dims))
     room = sum((size - 1) * stride for size, stride in batch.values())
     return Geometry(geometry.sizes, geometry.strides, geometry.offset + room)

@@ -22,6 +22,7 @@ from purefx._torch import (
     OneLevelFunction,
     Transform,
     add_batch,
+    applied_at_one_level,
     batched_by_function,
     below_functionalize,
     in_forward_mode,
@@ -29,7 +30,6 @@ from purefx._torch import (
     is_batched_by_autograd,
     is_batching_by_autograd,
     plain_have_tangents,
-    recorded_at_one_level,
     tangent_of,
     unwrap_at,
     unwrap_batch,
@@ -55,7 +55,7 @@ class Served:
 
 def call(program: Program, inputs: Sequence[torch.Tensor]) -> Tensors:
     """The outputs of ``program`` for ``inputs``, whatever transforms have wrapped those."""
-    return _call(program, [unwrap_dead(x) for x in inputs], None)
+    return _call(program, unwrap_dead(inputs), None)
 
 
 def _call(program: Program, inputs: Sequence[torch.Tensor], served: Served | None) -> Tensors:
@@ -90,9 +90,8 @@ def _may_be_cut(half: Program, inputs: Sequence[torch.Tensor]) -> bool:
 
     Law: a derivative of a derivative is taken of the user's function, unless operators alone tell the derivatives.
     """
-    if half.teller is Teller.OPERATORS and not any(map(repeats_elements, inputs)):
-        return False
-    return any(map(is_differentiated, inputs))
+    by_program = half.teller is not Teller.OPERATORS
+    return any(map(is_differentiated, inputs)) and (by_program or any(map(repeats_elements, inputs)))
 
 
 def _differentiable(
@@ -118,8 +117,7 @@ def _differentiable(
         tangents = _tangents_alone(level)
     places = tuple(sorted({*level.wrt, *level.tangents}))
     call = Recorded(program, kept, places, inputs, outputs, tangents)
-    with recorded_at_one_level():
-        recorded: Tensors = Node.apply(call, *(inputs[i] for i in places))
+    recorded: Tensors = applied_at_one_level(Node, call, *(inputs[i] for i in places))
     return recorded
 
 
@@ -150,7 +148,7 @@ class _Level:
     def __init__(self, program: Program, inputs: Sequence[torch.Tensor], transform: Transform | None) -> None:
         self.program, self.inputs, self.transform = program, inputs, transform
         self.number = 0 if transform is None else transform.level
-        self.held = inputs if transform is None else [unwrap_at(x, self.number) for x in inputs]
+        self.held = inputs if transform is None else unwrap_at(inputs, self.number)
         own = [i for i, x in enumerate(inputs) if transform is None or x is not self.held[i]]
         own = own if any(program.inexact) else []
         self.wrt: Wrt = tuple(i for i in own if inputs[i].requires_grad) if torch.is_grad_enabled() else ()
@@ -172,8 +170,8 @@ class _Level:
     @cached_property
     def held_tangents(self) -> Sequence[torch.Tensor]:
         """The tangents as the levels below see them."""
-        tangents = self.tangents.values()
-        return tuple(x if self.transform is None else unwrap_at(x, self.number) for x in tangents)
+        tangents = list(self.tangents.values())
+        return tangents if self.transform is None else unwrap_at(tangents, self.number)
 
     def ask(self, program: Program, inputs: Sequence[torch.Tensor], served: Served | None = None) -> Tensors:
         """The outputs of ``program`` as the levels below see them; that of the transform has been left."""
@@ -183,7 +181,7 @@ class _Level:
 
     def wrapped(self, outputs: Tensors) -> Tensors:
         """``outputs`` as this level sees them."""
-        return outputs if self.transform is None else tuple(wrap_at(x, self.number) for x in outputs)
+        return outputs if self.transform is None else wrap_at(outputs, self.number)
 
 
 def _run(program: Program, inputs: Sequence[torch.Tensor], served: Served | None) -> Tensors:
@@ -268,8 +266,8 @@ class Node(OneLevelFunction):  # type: ignore[misc]  # PyTorch gives it no types
             return None, *(None for _ in needed)
         whole = [_zeros(*like) if x is None else x for x, like in zip(given, ctx.like, strict=True)]
         served: Served | None = ctx.served
-        saved = [unwrap_dead(x) for x in ctx.saved_tensors]
-        inputs = [*saved[: ctx.program.arity], *map(unwrap_dead, whole)]
+        saved = unwrap_dead(ctx.saved_tensors)
+        inputs = [*saved[: ctx.program.arity], *unwrap_dead(whole)]
         if served is not None:
             served = replace(served, residuals=saved[ctx.program.arity :])
         wrt: Wrt = tuple(place for place, asked in zip(ctx.places, needed, strict=True) if asked)
