@@ -6,17 +6,22 @@ import functools
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
+
+import torch
 
 import purefx.report.check as checking
 from purefx._torch import is_batching, is_transforming, pytree, untraced, without_modes
 from purefx.autodiff.derived import Gradient
 from purefx.autodiff.partition import Partition, check_partition
+from purefx.capture.arguments import Leaf
 from purefx.capture.captured import name_of
 from purefx.capture.session import is_capturing
 from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.compilers import Backend, Compilers
 from purefx.errors import PurefxError
+from purefx.functional.reuse import Kept
 from purefx.pipeline import (
     Stages,
     build,
@@ -229,16 +234,28 @@ class GradientProgram(Compiled):
     def __init__(
         self,
         gradient: Gradient,
+        kept: Kept,
         compilers: Compilers | None = None,
         partition: Partition = "default",
         engine: Engine | None = None,
     ) -> None:
         super().__init__(gradient, compilers, partition, engine)
+        self._kept = kept
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(
+        self, leaves: tuple[Any, ...], tangents: tuple[torch.Tensor, ...], kept: tuple[torch.Tensor, ...]
+    ) -> Any:
         """The gradient; it is counted in ``runs``, with those of the function."""
         self.runs[name_of(self.function)] += 1
-        return super().__call__(*args, **kwargs)
+        return super().__call__(leaves, tangents, () if is_transforming() else kept)
+
+    def stages(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stages:
+        """What a call is captured as, with what was kept in the place of what would be computed again."""
+        stages = super().stages(args, kwargs)
+        first = len(stages.capture.flat.leaves) - len(args[2])
+        sources = [(x.sources[0], x) for x in stages.capture.inputs]
+        given = {s.index - first: x for s, x in sources if isinstance(s, Leaf) and s.index >= first}
+        return replace(stages, functional=self._kept.used(stages.functional, given))
 
 
 def explain(function: Callable[..., Any], *args: Any, partition: Partition = "default", **kwargs: Any) -> Explanation:

@@ -218,6 +218,11 @@ def is_pure(op: OpOverload) -> bool:
     return all(a.alias_info is None for a in schema.arguments) and all(r.alias_info is None for r in schema.returns)
 
 
+def is_repeatable(target: Any) -> bool:
+    """Whether ``target`` is an operator that computes the same of the same."""
+    return isinstance(target, OpOverload) and not facts(target).random and not facts(target).custom
+
+
 @dataclass(frozen=True, slots=True)
 class Twin:
     """A functional operator that computes what another one writes.

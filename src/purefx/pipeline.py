@@ -16,7 +16,7 @@ from purefx._torch import pytree, without_modes
 from purefx.analysis.gradients import check_gradients
 from purefx.analysis.replay import Replay, infer_replay
 from purefx.autodiff.backward import Pattern
-from purefx.autodiff.derived import Gradient, gradient_of, present_inputs
+from purefx.autodiff.derived import Gradient, Tensors, gradient_of, present_inputs
 from purefx.autodiff.joint import Joint, derive, functionalize_jointly
 from purefx.autodiff.levels import Level
 from purefx.autodiff.partition import Partition
@@ -30,6 +30,7 @@ from purefx.errors import BackendFailed, GradientsRefused, UnsupportedOperator
 from purefx.functional.examples import example_of, example_of_value
 from purefx.functional.known import find_number
 from purefx.functional.reinplace import with_in_place_writes
+from purefx.functional.reuse import Kept
 from purefx.functional.signature import (
     Functional,
     FunctionalBackward,
@@ -61,8 +62,8 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-Again = Callable[[Gradient], Gradient]
-"""What compiles the gradient of a program."""
+Again = Callable[[Gradient, Kept], Gradient]
+"""What compiles the gradient of a program, which is handed over what a call has kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,11 +149,14 @@ def _wrapper(
     modules = ModuleGuard.of([module for _, module in stages.capture.modules])
 
     def differentiated(level: Level, pattern: Pattern) -> Gradient:
-        gradient = again(gradient_of(stages.capture, level, pattern))
+        sources = [joint.residuals[name] for name, value in joint.kept(level).items() if value is not None]
+        computed = {i: x for i, x in enumerate(sources) if not isinstance(x, RootInput | SymbolInput)}
+        kept = Kept.of(stages.functional, list(computed.values()))
+        gradient = again(gradient_of(stages.capture, level, pattern), kept)
 
-        def checked(leaves: tuple[Any, ...], tangents: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor | None, ...]:
+        def checked(leaves: tuple[Any, ...], tangents: Tensors, saved: Tensors) -> tuple[torch.Tensor | None, ...]:
             if modules.holds():
-                return gradient(leaves, tangents)
+                return gradient(leaves, tangents, tuple([saved[i].detach() for i in computed]))
             raise GradientsRefused(
                 "the gradient of a gradient computes the forward again, and a module was changed since the call",
                 where=None,

@@ -3,7 +3,8 @@
     gradient(leaves, tangents)  =  autograd.grad(f(*leaves), what f is a function of, tangents, create_graph=True)
 
 It is captured, made functional and compiled as any other program, and its gradients are had in the same way: so a
-compiled function has gradients of any order.  It runs the program's forward once more, without its effects.
+compiled function has gradients of any order.  It runs the program's forward once more, without its effects; where the
+call has kept values for its backward, the graph takes those, and computes what else it needs.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.errors import GradientsRefused
 from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 
-Gradient = Callable[[tuple[Any, ...], tuple[torch.Tensor, ...]], tuple[torch.Tensor | None, ...]]
-"""From the leaves of a call and the tangents of its outputs to the gradients of what it is a function of."""
+Tensors = tuple[torch.Tensor, ...]
+Gradient = Callable[[tuple[Any, ...], Tensors, Tensors], tuple[torch.Tensor | None, ...]]
+"""From the leaves of a call and the tangents of its outputs to the gradients of what it is a function of.
+
+The third argument is what the call has kept for its backward.
+"""
 
 
 def gradient_of(capture: Capture, level: Level, pattern: Pattern) -> Gradient:
@@ -44,7 +49,7 @@ def gradient_of(capture: Capture, level: Level, pattern: Pattern) -> Gradient:
         _place(slot, places, capture)
     stops = [target for target in level.targets if isinstance(target.source, Slot) or target.is_view]
 
-    def gradient(leaves: tuple[Any, ...], tangents: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor | None, ...]:
+    def gradient(leaves: tuple[Any, ...], tangents: Tensors, _: Tensors) -> tuple[torch.Tensor | None, ...]:
         args, kwargs = whole(list(leaves))
         before = {t: edge_of(_source(t, leaves, places, capture, ())) for t in level.targets if t.is_given}
         with capture.ambient.restored():

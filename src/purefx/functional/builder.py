@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -54,6 +54,10 @@ class Value:
     conj: bool
     neg: bool
     origin: fx.Node
+
+    def moved(self, node: fx.Node, origin: fx.Node | None) -> Value:
+        """This value as that of ``node``, in a graph where its memory was made by ``origin``, or by that."""
+        return replace(self, node=node, origin=node if origin is None else origin)
 
 
 def unknown_number(expression: object) -> UnsupportedOperator:

@@ -17,7 +17,7 @@ from purefx.functional.builder import Value, is_view
 from purefx.functional.signature import FunctionalGraph
 from purefx.functional.verify import returned
 from purefx.layout import Geometry
-from purefx.operators import aten, facts
+from purefx.operators import aten, facts, is_repeatable
 
 _BY_ONE = frozenset({aten.div.Scalar, aten.div.Tensor, aten.mul.Scalar, aten.mul.Tensor, aten.pow.Tensor_Scalar})
 """Operators that give their first operand back where the second is one: exactly so, if they are real."""
@@ -43,7 +43,7 @@ def repeated(functional: FunctionalGraph) -> dict[fx.Node, fx.Node]:
     for node in _not_apart(functional):
         args: Any = fx.map_arg((node.args, node.kwargs), lambda x: found.get(x, x))
         same = args[0][0] if _gives_back(node, values[node], values) else None
-        if same is None and (is_view(node) or _is_small(values[node])) and _is_known(node.target):
+        if same is None and (is_view(node) or _is_small(values[node])) and is_repeatable(node.target):
             same = first.setdefault((node.target, str(args)), node)
         if same is not None and same is not node:
             found[node] = same
@@ -64,11 +64,6 @@ def _not_apart(functional: FunctionalGraph) -> list[fx.Node]:
 
 def _is_small(value: Value) -> bool:
     return value.geometry.numel <= SMALL
-
-
-def _is_known(target: Any) -> bool:
-    """Whether ``target`` computes the same of the same."""
-    return isinstance(target, OpOverload) and not facts(target).random and not facts(target).custom
 
 
 def constants(functional: FunctionalGraph) -> dict[fx.Node, torch.Tensor]:

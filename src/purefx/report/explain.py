@@ -52,7 +52,7 @@ class Explanation:
 def explain(stages: Stages) -> Explanation:
     """The explanation of the program that ``stages`` made."""
     module = graph_module(stages)
-    program = Program(stages, module, build(stages, module.forward, lambda gradient: gradient, engine_of(None)))
+    program = Program(stages, module, build(stages, module.forward, lambda gradient, _: gradient, engine_of(None)))
     return Explanation(
         program,
         function_name(stages.capture.function),

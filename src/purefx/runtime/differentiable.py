@@ -211,7 +211,7 @@ def _differentiable(ctx: Any, pattern: Pattern, tangents: list[torch.Tensor | No
     """The gradients as functions of the tangents and of what the call was given (``create_graph=True``)."""
     gradient: Gradient = ctx.derivatives.gradient(pattern)
     saved: Saved = ctx.saved
-    _ = ctx.saved_tensors  # raises if one was written since
+    kept = ctx.saved_tensors  # raises if one was written since
     if ctx.leaves is None:
         raise RuntimeError("Trying to backward through the graph a second time, after its saved values were freed.")
     if any(tensor._version != version for tensor, version in saved.read):
@@ -230,10 +230,10 @@ def _differentiable(ctx: Any, pattern: Pattern, tangents: list[torch.Tensor | No
         )
     given = tuple(tangent for tangent in tangents if tangent is not None)
     if saved.seed is None:
-        return gradient(ctx.leaves, given)
+        return gradient(ctx.leaves, given, kept)
     with torch.random.fork_rng(devices=[]):
         restore_random_state(saved.seed)
-        return gradient(ctx.leaves, given)
+        return gradient(ctx.leaves, given, kept)
 
 
 def _check_versions(watched: tuple[Watched, ...]) -> None:

@@ -27,7 +27,7 @@ from purefx.functional.verify import returned
 from purefx.layout import Geometry
 from purefx.operators import aten, facts, missing_defaults
 from purefx.transforms.batching import FILLS
-from purefx.transforms.graphs import Graph, Tensors, extract, moved
+from purefx.transforms.graphs import Graph, Tensors, extract
 from purefx.transforms.levels import batch_levels
 
 _STEADY = frozenset({aten._scaled_dot_product_flash_attention_for_cpu.default})
@@ -206,7 +206,7 @@ def _copy(functional: FunctionalGraph, node: fx.Node) -> fx.Node:
     """A copy of ``node`` in its graph: what a graph returns is none of its inputs."""
     with functional.graph.inserting_before(functional.graph.output_node()):
         copy = functional.graph.call_function(aten.clone.default, (node,))
-    functional.values[copy] = moved(functional.values[node], copy, copy)
+    functional.values[copy] = functional.values[node].moved(copy, copy)
     return copy
 
 
@@ -248,7 +248,7 @@ def _with_inputs(graph: Graph, draws: Draws) -> tuple[Graph, dict[fx.Node, fx.No
         if node not in image and node not in nodes:
             image[node] = made.node_copy(node, image.__getitem__)
     known = {n: v for n, v in functional.values.items() if n in image}
-    values |= {image[n]: moved(v, image[n], image.get(v.origin)) for n, v in known.items()}
+    values |= {image[n]: v.moved(image[n], image.get(v.origin)) for n, v in known.items()}
     changed = FunctionalGraph(made, functional.constants, tuple(inputs), functional.outputs, values, {})
     return replace(graph, functional=changed, takes=tuple(takes)), image
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -242,7 +242,7 @@ def _part(
             image[node] = made.node_copy(node, image.__getitem__)
     distinct = list(dict.fromkeys(outputs))
     made.output(tuple(image[node] for node in distinct))
-    values = {image[n]: moved(v, image[n], image.get(v.origin)) for n, v in functional.values.items() if n in image}
+    values = {image[n]: v.moved(image[n], image.get(v.origin)) for n, v in functional.values.items() if n in image}
     kept: tuple[GraphOutput, ...] = tuple(ResidualOutput(node.name) for node in distinct)
     part = FunctionalGraph(made, functional.constants, tuple(records), kept, values, {})
     return Graph(graph.capture, part, tuple(takes), tuple(distinct.index(node) for node in outputs))
@@ -252,11 +252,6 @@ def extract(graph: Graph, nodes: list[fx.Node]) -> Graph:
     """The part of ``graph`` that computes ``nodes``."""
     given = dict(zip((n for n in graph.functional.graph.nodes if n.op == "placeholder"), graph.takes, strict=True))
     return _part(graph, given, nodes, {})
-
-
-def moved(value: Value, node: fx.Node, origin: fx.Node | None) -> Value:
-    """``value`` as that of ``node``, in a graph where its memory was made by ``origin``."""
-    return replace(value, node=node, origin=node if origin is None else origin)
 
 
 def _needed(outputs: list[fx.Node], residuals: dict[fx.Node, int]) -> set[fx.Node]:

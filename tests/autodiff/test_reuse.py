@@ -1,0 +1,90 @@
+"""A gradient that has gradients takes what the call has kept, and computes only the rest again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import purefx
+
+LAYER = nn.Linear(3, 3)
+
+
+class Counted(TorchDispatchMode):
+    """How often each operator runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.runs[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def runs_of_the_gradient(f: Callable[[Tensor], Tensor]) -> Counter[str]:
+    """The operators that run for a gradient of ``f`` with ``create_graph``, once that is compiled."""
+    compiled, x = purefx.compile(f), torch.ones(3, 3, requires_grad=True)
+    for _ in range(2):
+        y = compiled(x).sum()
+        with Counted() as counted:
+            torch.autograd.grad(y, x, create_graph=True)
+    return counted.runs
+
+
+def penalty_of(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The gradient of a gradient of ``f``."""
+
+    def penalty(x: Tensor) -> Tensor:
+        (gradient,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), x)[0]
+
+    return penalty
+
+
+def test_kept_values_are_not_computed_again() -> None:
+    def f(x: Tensor) -> Tensor:
+        return LAYER(x.exp()).sigmoid().clone().mul_(2)
+
+    runs = runs_of_the_gradient(f)
+    assert not {"aten.exp.default", "aten.addmm.default", "aten.sigmoid.default"} & set(runs)
+    x = torch.rand(3, 3, requires_grad=True)
+    torch.testing.assert_close(penalty_of(purefx.compile(f))(x), penalty_of(f)(x))
+
+
+def test_what_was_not_kept_is_computed_again() -> None:
+    def f(x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(lambda y: y.exp().sin().cos(), x, use_reentrant=False)
+
+    assert runs_of_the_gradient(f)["aten.exp.default"] == 1
+
+
+def test_random_numbers_are_those_of_the_call() -> None:
+    def f(x: Tensor) -> Tensor:
+        return nn.functional.dropout(x.exp()) * x.sin()
+
+    compiled, x = purefx.compile(f), torch.rand(8, 8, requires_grad=True)
+    torch.manual_seed(0)
+    found = penalty_of(compiled)(x)
+    torch.manual_seed(0)
+    torch.testing.assert_close(found, penalty_of(f)(x))
+
+
+def test_a_kept_value_may_be_a_result_and_a_tangent() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.exp()
+        return y, y * 2
+
+    def penalty(function: Callable[[Tensor], tuple[Tensor, Tensor]], x: Tensor) -> Tensor:
+        y, z = function(x)
+        (gradient,) = torch.autograd.grad((y, z), x, (y, y.detach()), create_graph=True)
+        return torch.autograd.grad(gradient.sum(), x)[0]
+
+    compiled, x = purefx.compile(f), torch.rand(3, requires_grad=True)
+    torch.testing.assert_close(penalty(compiled, x), penalty(f, x))
+    torch.testing.assert_close(penalty(compiled, x), penalty(f, x))
