@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from purefx._torch import ShapeEnv, count_writes_together, is_piece, storage_key
+from purefx._torch import ShapeEnv, count_writes_together, is_piece
 from purefx.capture.arguments import GradientOf, Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input
 from purefx.capture.edges import has_lost_history, is_bare_view, is_view_without_grad
@@ -203,13 +203,13 @@ def _sharing_conditions(
     if len(capture.inputs) < 2:
         return
     pattern = sharing([known.tensor for known in capture.inputs])
-    first = [names[known] for i, known in enumerate(capture.inputs) if pattern[i][0] == i]
-    if len(first) > 1:
-        yield f"{speller.name('distinct_storages', distinct_storages)}({', '.join(first)})"
+    groups, given = [group for group, _ in pattern], ", ".join(names[known] for known in capture.inputs)
+    if len({*groups}) == len(groups):
+        yield f"{speller.name('distinct_storages', distinct_storages)}({given})"
+    else:
+        yield f"{speller.name('storages', storages)}({given}) == {groups}"
     for i, (group, distance) in enumerate(pattern):
         a, b = capture.inputs[i], capture.inputs[group]
-        if a is not b:
-            yield f"{speller.name('share_storage', share_storage)}({names[a]}, {names[b]})"
         if a is not b and not capture.dynamic:
             yield _distance_condition(names[a], names[b], (a.tensor.itemsize, b.tensor.itemsize), distance)
     for a, b in combinations(capture.inputs, 2):
@@ -231,9 +231,10 @@ def _distance_condition(a: str, b: str, itemsizes: tuple[int, int], distance: in
     return f"{a}.storage_offset() * {size} - {b}.storage_offset() * {other} == {distance}"
 
 
-def share_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors share storage."""
-    return storage_key(a) == storage_key(b)
+def storages(*tensors: torch.Tensor) -> list[int]:
+    """Of each of ``tensors`` the number of the first that has its storage."""
+    first: dict[int, int] = {}
+    return [first.setdefault(t.untyped_storage()._cdata, i) for i, t in enumerate(tensors)]
 
 
 def distinct_storages(*tensors: torch.Tensor) -> bool:
