@@ -38,10 +38,10 @@ class CallBackward(Fixed):
             if isinstance(x, TangentInput)
         }
 
-    def laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
-        """``inputs`` as the backward graph takes them."""
-        inputs = [with_memory(x) for x in inputs]
-        return tuple(coerced(x, self._tangents[i]) if i in self._tangents else x for i, x in enumerate(inputs))
+    def lay(self, i: int, x: torch.Tensor) -> torch.Tensor:
+        """``x`` as the backward graph takes it for its input number ``i``."""
+        x = with_memory(x)
+        return coerced(x, self._tangents[i]) if i in self._tangents else x
 
     def _run(self, inputs: Tensors) -> Tensors:
         self.engine.runs[self.name] += 1

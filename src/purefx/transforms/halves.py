@@ -1,7 +1,7 @@
 """A program in two, where gradients are asked for after it has run.
 
     Forward   inputs                           -> outputs, residuals
-    Backward  residuals, inputs, cotangents    -> gradients
+    Backward  residuals, inputs, cotangents    -> gradients     takes only those that it reads
 
 Both are cut from the one graph of outputs and gradients, and both are programs: transforms go through each.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -26,12 +26,13 @@ from purefx.transforms.programs import Fixed, Program, Wrt, fakes_like, plain
 class Halves:
     """A program in two, for gradients that are asked for later.
 
-    ``forward`` returns the outputs, then residuals; ``backward`` takes those, the inputs and the cotangents, and
-    returns the gradients.
+    ``forward`` returns the outputs, then residuals; ``backward`` takes those and what it ``reads`` of the inputs and
+    the cotangents, by their positions, and returns the gradients.
     """
 
     forward: Program
     backward: Program
+    reads: tuple[int, ...]
 
 
 def halves_of(program: Program, wrt: Wrt, inputs: Sequence[torch.Tensor]) -> Halves | None:
@@ -58,7 +59,9 @@ def _split(program: Program, wrt: Wrt, inputs: Tensors) -> Halves | None:
         return None
     pieces = split(joint, program.arity, len(outputs))
     known = _differentiable(pieces.forward, inputs)
-    halves = Halves(Forward(program, pieces, known), Backward(program, wrt, pieces))
+    read = sorted({x - pieces.residuals for x in pieces.backward.takes if isinstance(x, int)})
+    reads = tuple(i for i in read if i >= 0)
+    halves = Halves(Forward(program, pieces, known), Backward(program, wrt, pieces, reads), reads)
     for half in (halves.forward, halves.backward):
         half.teller = program.teller if known is not None else max(program.teller, Teller.PROGRAM)
     return halves
@@ -75,25 +78,30 @@ class Forward(Fixed):
         super().__init__(of.engine, of.name, of.arity, of.given, inexact, pieces.forward)
         self.of = of
 
-    def laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
-        """``inputs`` as the whole program takes them."""
-        return self.of.laid_out(inputs)
+    def lay(self, i: int, x: torch.Tensor) -> torch.Tensor:
+        """``x`` as the whole program takes it."""
+        return self.of.lay(i, x)
 
 
 class Backward(Fixed):
-    """The part of a `Joint` of ``of`` that computes gradients from residuals, which are its first inputs."""
+    """The part of a `Joint` of ``of`` that computes gradients, of residuals first and of what it ``reads`` then."""
 
-    def __init__(self, of: Program, wrt: Wrt, pieces: Split) -> None:
-        gradients = of.vjp(wrt)
-        arity, given = pieces.residuals + gradients.arity, pieces.residuals + gradients.given
-        super().__init__(gradients.engine, gradients.name, arity, given, gradients.inexact, pieces.backward)
+    def __init__(self, of: Program, wrt: Wrt, pieces: Split, reads: tuple[int, ...]) -> None:
+        gradients, count = of.vjp(wrt), pieces.residuals
+        places = {**{i: i for i in range(count)}, **{i + count: k + count for k, i in enumerate(reads)}}
+        takes = tuple(places[x] if isinstance(x, int) else x for x in pieces.backward.takes)
+        given = count + sum(i < of.given for i in reads)
+        graph = replace(pieces.backward, takes=takes)
+        super().__init__(gradients.engine, gradients.name, count + len(reads), given, gradients.inexact, graph)
         self.of = of
+        self.reads = reads
 
-    def laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
-        """The inputs among ``inputs`` as the whole program takes them."""
-        count = self.given - self.of.given
-        residuals, own, cotangents = inputs[:count], inputs[count:][: self.of.arity], inputs[count + self.of.arity :]
-        return (*residuals, *self.of.laid_out(own), *map(plain, cotangents))
+    def lay(self, i: int, x: torch.Tensor) -> torch.Tensor:
+        """``x`` as the whole program takes it; a residual as it is."""
+        first = self.arity - len(self.reads)
+        if i < first:
+            return x
+        return self.of.lay(self.reads[i - first], x) if self.reads[i - first] < self.of.arity else plain(x)
 
 
 def _differentiable(graph: Graph, inputs: Tensors) -> list[bool] | None:

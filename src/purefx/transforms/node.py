@@ -46,11 +46,19 @@ from purefx.transforms.programs import Program, Wrt
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
-    """What a call at ``level`` has kept for its gradients: ``backward`` takes ``residuals``, of the levels below."""
+    """What a call at ``level`` has kept for its gradients.
+
+    ``backward`` takes ``residuals``, of the levels below, and what it ``reads`` of the inputs of the gradients.
+    """
 
     backward: Program
+    reads: tuple[int, ...]
     residuals: Sequence[torch.Tensor]
     level: int
+
+    def given(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        """What ``backward`` takes."""
+        return (*self.residuals, *[inputs[i] for i in self.reads])
 
 
 def call(program: Program, inputs: Sequence[torch.Tensor]) -> Tensors:
@@ -82,7 +90,7 @@ def _below(program: Program, inputs: Sequence[torch.Tensor], served: Served) -> 
     """The gradients from residuals, where these are; from the inputs alone, if others would differentiate a cut."""
     if _may_be_cut(served.backward, inputs):
         return _apply(program, inputs)
-    return _apply(served.backward, (*served.residuals, *inputs))
+    return _apply(served.backward, served.given(inputs))
 
 
 def _may_be_cut(half: Program, inputs: Sequence[torch.Tensor]) -> bool:
@@ -106,7 +114,7 @@ def _differentiable(
             found = level.ask(program.jvp(tuple(level.tangents)), (*level.held, *level.held_tangents))
         elif level.wrt and served is None and (halves := _halves(program, level.wrt, level.held)) is not None:
             found = level.ask(halves.forward, level.held)
-            kept = Served(halves.backward, found[len(program.inexact) :], level.number)
+            kept = Served(halves.backward, halves.reads, found[len(program.inexact) :], level.number)
         else:
             found = level.ask(program, level.held, served)
     if not level.wrt and not level.tangents:
@@ -185,7 +193,7 @@ class _Level:
 
 
 def _run(program: Program, inputs: Sequence[torch.Tensor], served: Served | None) -> Tensors:
-    return program.run(inputs) if served is None else served.backward.run((*served.residuals, *inputs))
+    return program.run(inputs) if served is None else served.backward.run(served.given(inputs))
 
 
 def _halves(program: Program, wrt: Wrt, inputs: Sequence[torch.Tensor]) -> Halves | None:
@@ -213,7 +221,7 @@ def _batched(program: Program, inputs: Sequence[torch.Tensor], served: Served | 
             held[i] = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
             dims[i] = 0
         if served is not None:
-            backward = served.backward.vmap((*places, *dims), randomness)
+            backward = served.backward.vmap((*places, *[dims[i] for i in served.reads]), randomness)
             served = replace(served, backward=backward, residuals=kept)
         whole = not any(map(repeats_elements, held))
         outputs = _apply(program.vmap(tuple(dims), randomness, whole=whole), held, served)

@@ -113,8 +113,11 @@ class Program(ABC):
 
     def laid_out(self, inputs: Sequence[torch.Tensor]) -> Tensors:
         """``inputs`` in the geometry that the program takes."""
-        inputs = [with_memory(x) for x in inputs]
-        return (*inputs[: self.given], *map(plain, inputs[self.given :]))
+        return tuple([self.lay(i, x) for i, x in enumerate(inputs)])
+
+    def lay(self, i: int, x: torch.Tensor) -> torch.Tensor:
+        """``x``, which is input number ``i``, in the geometry that the program takes."""
+        return with_memory(x) if i < self.given else plain(with_memory(x))
 
     def kind(self, inputs: Sequence[torch.Tensor]) -> Kind:
         """What decides which graph is made for ``inputs``."""
