@@ -6,11 +6,13 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, fx, nn
+from torch._higher_order_ops.while_loop import while_loop
 
 import purefx
 from purefx.dynamo import purefx as without_compiler
@@ -289,6 +291,70 @@ FRONTS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 def test_dynamo_does_not_look_into_what_purefx_compiled(front: str) -> None:
     inner = FRONTS[front](lambda x: x.mul_(2) + 1)
     assert torch.compile(lambda x: inner(x + 1) - 1, backend="eager")(ramp(2)).tolist() == [2, 4]
+
+
+DOORS: dict[str, Callable[..., object]] = {
+    "check": purefx.check,
+    "explain": purefx.explain,
+    "trace": purefx.trace,
+    "collect_metadata": lambda f, x: purefx.collect_metadata(f)(x),
+    **{name: lambda f, x, front=front: front(f)(x) for name, front in FRONTS.items()},
+}
+
+
+class Doubling(nn.Module):
+    """Has a method that torch.compile can make something of."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Twice ``x``."""
+        return x.mul_(2) + 1
+
+
+def double(x: Tensor) -> Tensor:
+    """Twice ``x``."""
+    return x.mul_(2) + 1
+
+
+MADE: dict[str, Callable[[Recording], Callable[..., Any]]] = {
+    "function": lambda compiler: torch.compile(double, backend=compiler),
+    "module": lambda compiler: torch.compile(Doubling(), backend=compiler),
+    "method": lambda compiler: MethodType(torch.compile(Doubling.forward, backend=compiler), Doubling()),
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("door", DOORS)
+def test_what_torch_compile_has_made_is_looked_at_without_dynamo_which_takes_it_afterwards(
+    door: str, kind: str
+) -> None:
+    compiler = Recording()
+    made = MADE[kind](compiler)
+    assert DOORS[door](made, ramp(3)) is not None
+    assert not compiler.graphs
+    assert made(ramp(3)).tolist() == [1, 3, 5]
+    assert len(compiler.graphs) == 1
+
+
+def test_dynamo_takes_afterwards_what_a_captured_program_has_called() -> None:
+    compiler = Recording()
+    made = torch.compile(double, backend=compiler)
+    purefx.explain(lambda x: made(x) * 2, ramp(3))
+    made(ramp(3))
+    assert len(compiler.graphs) == 1
+
+
+def test_a_loop_runs_in_eager_after_a_capture_of_it() -> None:
+    def counted(x: Tensor) -> Any:
+        return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x))[1]
+
+    purefx.trace(counted, ramp(3))
+    assert torch.equal(counted(ramp(3)), ramp(3) * 8)
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_it_is_said_that_torch_compile_has_made_what_is_looked_at(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert purefx.explain(MADE[kind](Recording()), ramp(3)).name in ("double", "Doubling", "forward")
+    assert "torch.compile made it; purefx takes what it was made of" in caplog.text
 
 
 def test_torch_compile_knows_the_back_end_by_its_name_without_an_import() -> None:

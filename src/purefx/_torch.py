@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from types import FunctionType, MethodType
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
@@ -19,6 +20,8 @@ import torch.utils._pytree as pytree  # the flattening that torch.compile and tr
 from functorch.compile import (  # type: ignore[import-untyped]  # public, and without types
     min_cut_rematerialization_partition as min_cut_partition,
 )
+from torch._C._dynamo.eval_frame import set_eval_frame  # what Dynamo does with the frames that are called
+from torch._dynamo import OptimizedModule  # what torch.compile makes of a module
 from torch._dynamo.source import ConstantSource  # names a size symbol; the symbol factory asks for a source
 from torch._functorch import eager_transforms  # knows whether a level of forward-mode AD is open
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack  # captures run outside of transforms
@@ -627,6 +630,35 @@ def untraced(function: Callable[P, R]) -> Callable[P, R]:
     """``function``, into which Dynamo does not look; PyTorch leaves the types of its decorator open."""
     outside: Callable[P, R] = torch.compiler.disable(function, reason="purefx compiles it")  # type: ignore[no-untyped-call]
     return outside
+
+
+@contextmanager
+def without_dynamo() -> Iterator[None]:
+    """Run what ``torch.compile`` has made as it was written.
+
+    Dynamo gives up for good a function that it meets below a dispatch mode: it stays in eager until a reset.
+    ``set_stance`` refuses where Dynamo is looking, so that it has to look away first.
+    """
+    looking = set_eval_frame(None)
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        set_eval_frame(looking)
+
+
+def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What ``torch.compile`` has made ``function`` of; itself, if it has not made it."""
+    if isinstance(function, OptimizedModule):
+        module: torch.nn.Module = function._orig_mod
+        return module
+    if isinstance(function, MethodType):
+        method = as_written(function.__func__)
+        return function if method is function.__func__ else MethodType(method, function.__self__)
+    if isinstance(function, FunctionType) and hasattr(function, "_is_torch_compile"):  # a module inside is told, too
+        original: Callable[..., Any] = vars(function)["_torchdynamo_orig_callable"]
+        return original
+    return function
 
 
 def inductor_for(

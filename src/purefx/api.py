@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 import purefx.report.check as checking
-from purefx._torch import is_batching, is_transforming, pytree, untraced, without_modes
+from purefx._torch import as_written, is_batching, is_transforming, pytree, untraced, without_modes
 from purefx.autodiff.derived import Gradient
 from purefx.autodiff.partition import Partition, check_partition
 from purefx.capture.arguments import Leaf
@@ -53,6 +53,7 @@ def functionalize(function: Callable[P, R]) -> Callable[P, R]:
     What the caller sees is what ``function`` does in eager.  Inside ``make_fx`` and other tracers, what they see
     is the functional graph, followed by the writes to the arguments.
     """
+    function = _as_written(function)
 
     @untraced
     @functools.wraps(function)
@@ -79,7 +80,7 @@ def trace(
     ``dynamic`` makes the sizes of the arguments symbols: the program then runs at other sizes too.  ``partition`` is as
     in `compile`.  Raises the error that ``function`` raises, or a `Refusal`.
     """
-    stages = run_stages(function, args, kwargs, dynamic=dynamic, partition=partition)
+    stages = run_stages(_as_written(function), args, kwargs, dynamic=dynamic, partition=partition)
     module = graph_module(stages)
     return Program(stages, module, build(stages, module.forward, GradientProgram, engine_of(None)))
 
@@ -99,9 +100,18 @@ def compile(
     if backend is not None:
         _check_callable("backend", backend)
     check_partition(partition)
+    function = _as_written(function)
     compiled = Compiled(function, None if backend is None else Compilers.alike(backend), partition)
     functools.update_wrapper(compiled, function, updated=())  # not the attributes: a module's are its own
     return compiled
+
+
+def _as_written(function: Callable[P, R]) -> Callable[P, R]:
+    """``function``; if torch.compile has made it, what it was made of, and the logger ``purefx`` says so."""
+    written: Callable[P, R] = as_written(function)
+    if written is not function:
+        log.warning("%s: torch.compile made it; purefx takes what it was made of, without Dynamo", name_of(written))
+    return written
 
 
 def _check_callable(role: str, given: object) -> None:
@@ -263,7 +273,7 @@ def explain(function: Callable[..., Any], *args: Any, partition: Partition = "de
 
     Also what is saved for the backward, under ``partition`` as in `compile`.
     """
-    return explain_stages(run_stages(function, args, kwargs, dynamic=False, partition=partition))
+    return explain_stages(run_stages(_as_written(function), args, kwargs, dynamic=False, partition=partition))
 
 
 def check(function: Callable[..., Any], *args: Any, backend: Backend | None = None, **kwargs: Any) -> CheckReport:
@@ -273,7 +283,7 @@ def check(function: Callable[..., Any], *args: Any, backend: Backend | None = No
     def compiled(f: Callable[..., Any]) -> Callable[..., Any]:
         return _noting(compile(f, backend), refusals)
 
-    report = checking.check(function, *args, compile=compiled, **kwargs)
+    report = checking.check(_as_written(function), *args, compile=compiled, **kwargs)
     if refusals:
         raise refusals[0]
     return report

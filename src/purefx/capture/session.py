@@ -23,6 +23,7 @@ from purefx._torch import (
     pytree,
     quiet_fake_tensors,
     set_version,
+    without_dynamo,
     without_modes,
     without_saved_tensor_hooks,
 )
@@ -82,6 +83,13 @@ def capture(
     return _Session(function, flatten(args, kwargs), known, dynamic=dynamic).run()
 
 
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Leave what the caller has around the call: dispatch modes, hooks on what autograd saves, Dynamo."""
+    with without_modes(), without_saved_tensor_hooks(), without_dynamo():
+        yield
+
+
 class _Session:
     """The state of one capture.  ``_inputs`` maps the identity of each real tensor to its input."""
 
@@ -102,7 +110,7 @@ class _Session:
 
     def run(self) -> Capture:
         grad_before, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        with without_modes(), without_saved_tensor_hooks(), unchanged_globals() as grad_after:
+        with _apart(), unchanged_globals() as grad_after:
             args, kwargs = self._fake_arguments()
             given = pytree.tree_leaves((args, kwargs))
             with fake_variables(self._function, self._make), fake_owners(self._owners, self._make) as swapped:
@@ -134,8 +142,7 @@ class _Session:
     def _resumed(self) -> Iterator[Resumed]:
         """Enter the run once more, with fakes again where the program reaches tensors by itself."""
         with (
-            without_modes(),
-            without_saved_tensor_hooks(),
+            _apart(),
             unchanged_globals(),
             python_methods(),
             refusals(),
