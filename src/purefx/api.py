@@ -33,7 +33,7 @@ from purefx.pipeline import (
 )
 from purefx.program import Program
 from purefx.report.check import CheckReport
-from purefx.report.conditions import find_failing
+from purefx.report.conditions import Conditions, Guard, varying
 from purefx.report.explain import Explanation
 from purefx.report.explain import explain as explain_stages
 from purefx.runtime.leaves import leaves_of
@@ -92,9 +92,9 @@ def compile(
 
     ``backend`` takes the functional graph and example inputs and returns a callable with the graph's signature;
     without one the graph runs as it is.  A call that no specialisation fits is captured anew, and the logger
-    ``purefx`` tells at level INFO why; the least recently used of more than ``CACHE_SIZE`` is dropped.  ``partition``
-    decides what a call keeps for its backward: what autograd saves in eager, or what PyTorch's "min_cut" keeps, or what
-    a partitioner of your own does.  Raises TypeError where function or backend cannot be called.
+    ``purefx`` tells at level INFO why the nearest does not; the least recently used of more than ``CACHE_SIZE`` is
+    dropped, and it tells, as a warning, what varies.  ``partition`` decides what a call keeps for its backward: what
+    autograd saves in eager, or what PyTorch's "min_cut" keeps, or what a partitioner of your own does.  Raises TypeError where function or backend cannot be called.
     """
     _check_callable("function", function)
     if backend is not None:
@@ -138,9 +138,8 @@ class Compiled:
         self.function = function
         self.compilers = compilers
         self.partition = partition
-        self.specialisations: OrderedDict[int, tuple[Any, Wrapper]] = OrderedDict()
+        self.specialisations: OrderedDict[int, tuple[Any, Wrapper, Conditions]] = OrderedDict()
         self._captures = 0
-        self._newest: tuple[Any, Stages, Wrapper] | None = None
         self._engine = engine_of(compilers) if engine is None else engine
         self._composer = Composer(function, self._engine, effects=self.effects)
 
@@ -183,7 +182,7 @@ class Compiled:
     def _known(self, leaves: Any, structure: Any) -> Wrapper | None:
         """The specialisation that fits a call, if there is one."""
         known = tuple(reversed(self.specialisations.items()))
-        for place, (number, (expected, wrapper)) in enumerate(known):
+        for place, (number, (expected, wrapper, _)) in enumerate(known):
             if structure == expected and wrapper.matches(leaves):
                 if place and number in self.specialisations:
                     self.specialisations.move_to_end(number)
@@ -192,20 +191,25 @@ class Compiled:
 
     def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Any, structure: Any) -> Wrapper:
         """A specialisation for a call that none fits."""
-        if self._newest is not None and log.isEnabledFor(logging.INFO):
-            log.info(
-                "%s: capture %d, as %s", name_of(self.function), self._captures + 1, self._misfit(leaves, structure)
-            )
+        if self.specialisations and log.isEnabledFor(logging.INFO):
+            nearest = min(self._misfits(leaves, structure), key=len, default=())
+            reason = f"it does not hold that {nearest[0]}" if nearest else "the arguments have another structure"
+            log.info("%s: capture %d, as %s", name_of(self.function), self._captures + 1, reason)
         with without_modes():  # a tracer sees the symbols of its own tensors alone
-            return self._specialised(args, kwargs, structure)
+            wrapper = self._specialised(args, kwargs, structure)
+        if len(self.specialisations) > CACHE_SIZE:
+            dropped, _ = self.specialisations.popitem(last=False)
+            varies = varying(self._misfits(leaves, structure))
+            log.warning(
+                "%s: dropped specialisation %d of more than %d; what varies from call to call: %s",
+                name_of(self.function), dropped, CACHE_SIZE, varies,
+            )  # fmt: skip
+        return wrapper
 
-    def _misfit(self, leaves: Any, structure: Any) -> str:
-        """Why the newest specialisation does not fit a call."""
-        assert self._newest is not None  # asked of a call that follows a capture
-        expected, stages, wrapper = self._newest
-        if structure != expected:
-            return "the arguments have another structure"
-        return f"it does not hold that {find_failing(stages, wrapper, leaves)}"
+    def _misfits(self, leaves: Any, structure: Any) -> list[list[Guard]]:
+        """What does not hold of a call, by the specialisation for its structure, the newest first."""
+        kept = reversed(self.specialisations.values())
+        return [list(conditions.failing(leaves)) for expected, _, conditions in kept if structure == expected]
 
     def stages(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stages:
         """What a call that no specialisation fits is captured as."""
@@ -223,12 +227,8 @@ class Compiled:
         else:
             forward = self.compilers.inference if stages.joint is None else self.compilers.forward
             wrapper = build(stages, compile_graph(stages, forward), again, self._engine)
-        self.specialisations[self._captures] = (structure, wrapper)
-        self._newest = (structure, stages, wrapper)
+        self.specialisations[self._captures] = (structure, wrapper, Conditions.of(stages.capture, wrapper))
         self._captures += 1
-        if len(self.specialisations) > CACHE_SIZE:
-            dropped, _ = self.specialisations.popitem(last=False)
-            log.warning("%s: dropped specialisation %d of more than %d", name_of(self.function), dropped, CACHE_SIZE)
         return wrapper
 
 

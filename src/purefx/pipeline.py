@@ -146,7 +146,7 @@ def _wrapper(
         run = _boxed(stages, graph, engine.compilers)
         return backward_graph(joint, level, graph, run, composed(engine, stages.capture, graph, run))
 
-    modules = ModuleGuard.of([module for _, module in stages.capture.modules])
+    modules = ModuleGuard.of(stages.capture.modules)
 
     def differentiated(level: Level, pattern: Pattern) -> Gradient:
         sources = [joint.residuals[name] for name, value in joint.kept(level).items() if value is not None]
@@ -157,8 +157,9 @@ def _wrapper(
         def checked(leaves: tuple[Any, ...], tangents: Tensors, saved: Tensors) -> tuple[torch.Tensor | None, ...]:
             if modules.holds():
                 return gradient(leaves, tangents, tuple([saved[i].detach() for i in computed]))
+            name, asked = modules.changed()
             raise GradientsRefused(
-                "the gradient of a gradient computes the forward again, and a module was changed since the call",
+                f"the gradient of a gradient runs the forward again, and {name} has changed since the call ({asked})",
                 where=None,
                 remedy="take the gradient before train(), eval() or a change of the module",
             )

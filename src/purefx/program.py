@@ -10,7 +10,7 @@ from torch import fx
 from purefx._torch import pytree
 from purefx.capture.captured import name_of
 from purefx.pipeline import Stages
-from purefx.report.conditions import find_failing
+from purefx.report.conditions import Conditions
 from purefx.report.contract import Signature, infer_signature
 from purefx.report.render import render
 from purefx.runtime.wrapper import Wrapper
@@ -63,7 +63,8 @@ class Program:
         if structure != self.stages.capture.flat.structure:
             raise ValueError(f"{_OTHER}: the structure of the arguments is another")
         if not self.wrapper.matches(leaves):
-            raise ValueError(f"{_OTHER}: it must hold that {find_failing(self.stages, self.wrapper, leaves)}")
+            failing = Conditions.of(self.stages.capture, self.wrapper).failing(leaves)
+            raise ValueError(f"{_OTHER}: it must hold that {next(failing)}")
         return self.wrapper.run(leaves)
 
     def __repr__(self) -> str:

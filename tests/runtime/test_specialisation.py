@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections import OrderedDict
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+import purefx
 import purefx.api
 from tests.functional.kinds import ramp
 from tests.runtime.counted import Counted
@@ -153,7 +155,78 @@ def test_the_least_recently_used_specialisation_is_dropped(
         assert counted.captures == 4
     messages = [record.getMessage() for record in caplog.records if record.name.startswith("purefx")]
     assert any(m.startswith("plus: capture 2") for m in messages)
-    assert any(m.startswith("plus: dropped specialisation 1 of more than 2") for m in messages)
+    dropped = "plus: dropped specialisation 1 of more than 2; what varies from call to call: x.shape"
+    assert any(m.startswith(dropped) for m in messages)
+
+
+def reasons(caplog: pytest.LogCaptureFixture, calls: Callable[[], object]) -> list[str]:
+    """Why each of ``calls`` was captured anew, and what was dropped."""
+    with caplog.at_level(logging.INFO, "purefx"):
+        calls()
+    return [record.getMessage().partition(", as it does not hold that ")[2] for record in caplog.records]
+
+
+def test_a_call_is_compared_with_what_fits_it_best(caplog: pytest.LogCaptureFixture) -> None:
+    compiled = purefx.compile(lambda x, n: x * n)
+
+    def calls() -> None:
+        for x, n in ((ramp(2), 1), (ramp(3).double(), 2), (ramp(2), 5), (ramp(3), 2), ([ramp(2)] * 2, 1)):
+            with contextlib.suppress(TypeError):
+                compiled(x, n)
+
+    assert reasons(caplog, calls)[1:] == ["n: == 1", "x: dtype is torch.float64", ""]
+    assert caplog.messages[-1].endswith("as the arguments have another structure")
+
+
+def test_a_float_is_told_in_the_users_words(caplog: pytest.LogCaptureFixture) -> None:
+    compiled = purefx.compile(lambda x, n: x * n)
+    assert reasons(caplog, lambda: [compiled(ramp(2), n) for n in (0.5, 1.5)]) == ["n: == 0.5"]
+
+
+class Counting(torch.nn.Module):
+    """Counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.5))
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Call what is inside."""
+        self.calls += 1
+        result: Tensor = self.inner(x)
+        return result
+
+
+def test_the_attribute_that_makes_a_program_be_captured_at_each_call_is_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purefx.api, "CACHE_SIZE", 2)
+    compiled = purefx.compile(Counting())
+    assert reasons(caplog, lambda: [compiled(ramp(2)) for _ in range(3)]) == ["self.calls == 0", "self.calls == 1", ""]
+    assert caplog.messages[-1].endswith("what varies from call to call: self.calls")
+
+
+def test_the_module_that_has_changed_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    module = Counting().inner
+    compiled = purefx.compile(lambda x, net: net(x))
+
+    def calls() -> None:
+        compiled(ramp(2), module)
+        module[1].eval()
+        compiled(ramp(2), module)
+        module[0].register_forward_hook(lambda *_: None)
+        compiled(ramp(2), module)
+
+    assert reasons(caplog, calls) == ["net.1: training as captured", "net.0: forward hooks as captured"]
+
+
+def test_the_module_that_has_changed_before_the_gradient_of_a_gradient_is_named() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sigmoid())
+    result = purefx.compile(module)(ramp(2)).sum()
+    module[1].eval()
+    with pytest.raises(purefx.Refusal, match=r"self\.1 has changed since the call \(training\)"):
+        torch.autograd.grad(result, module[0].weight, create_graph=True)
 
 
 def test_the_bound_is_the_documented_one() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import types
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,8 +70,11 @@ class Owner:
         return f"{self.name}[{key!r}]" if isinstance(self.value, list | dict | deque) else f"{self.name}.{key}"
 
 
-def find_owners(function: Callable[..., Any], leaves: tuple[Any, ...]) -> list[Owner]:
-    """The owners that a call reaches: the function's own object, its closure, its globals, modules it is given."""
+def find_owners(function: Callable[..., Any], leaves: Sequence[Any], names: Sequence[str] = ()) -> list[Owner]:
+    """The owners that a call reaches: the function's own object, its closure, its globals, modules it is given.
+
+    ``names`` are those of the ``leaves``.
+    """
     found: dict[int, Owner] = {}
     _meet(found, "self", function)
     _meet_defaults(found, _bare(function))
@@ -80,7 +83,7 @@ def find_owners(function: Callable[..., Any], leaves: tuple[Any, ...]) -> list[O
         _meet_defaults(found, binding.read())
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, torch.nn.Module):
-            _meet(found, f"argument {i}", leaf)
+            _meet(found, names[i] if names else f"argument {i}", leaf)
     return list(found.values())
 
 

@@ -96,7 +96,7 @@ class _Session:
     def __init__(self, function: Callable[..., Any], flat: Flat, known: KnownNumber, *, dynamic: bool) -> None:
         self._function = function
         self._flat = flat
-        self._owners = find_owners(function, flat.leaves)
+        self._owners = find_owners(function, flat.leaves, flat.names)
         tensors = [x for x in flat.leaves if isinstance(x, torch.Tensor)]
         self._fakes = FakeFactory(tensors, dynamic=dynamic)
         self._recorder = Recorder(self._reach, known)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from purefx.pipeline import Stages, build, engine_of, graph_module
 from purefx.program import Program
-from purefx.report.conditions import Guard, read_guards
+from purefx.report.conditions import Conditions, Guard
 from purefx.report.contract import Argument, Signature, View, Write, WriteSource
 from purefx.report.copies import CopyFact, infer_copies
 from purefx.report.gradients import Gradients, infer_gradients
@@ -59,7 +59,7 @@ def explain(stages: Stages) -> Explanation:
         program.signature,
         infer_sharing(stages),
         infer_copies(stages),
-        read_guards(stages, program.wrapper),
+        Conditions.of(stages.capture, program.wrapper).guards,
         infer_gradients(stages),
     )
 

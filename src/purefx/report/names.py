@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,14 +30,14 @@ def function_name(function: Callable[..., Any]) -> str:
 
 def argument_names(capture: Capture) -> dict[Input, str]:
     """The name of each input: a path from a parameter of the function, or where the program found it."""
-    parameters = _positional(capture.function)
+    parameters = parameters_of(capture.function)
     return {known: _source_name(known.sources[0], parameters) for known in capture.inputs}
 
 
 def leaf_names(capture: Capture) -> tuple[str, ...]:
     """The name of each leaf of the arguments, tensor or not."""
-    parameters = _positional(capture.function)
-    return tuple(_renamed(name, parameters) for name in capture.flat.names)
+    parameters = parameters_of(capture.function)
+    return tuple(renamed(name, parameters) for name in capture.flat.names)
 
 
 def result_names(capture: Capture) -> tuple[str, ...]:
@@ -59,11 +59,12 @@ def identifier(name: str) -> str:
     return f"x_{word}" if word[0].isdigit() else word
 
 
-def _source_name(source: Source, parameters: list[str]) -> str:
-    return _renamed(source.name, parameters) if isinstance(source, Leaf) else source.name
+def _source_name(source: Source, parameters: Sequence[str]) -> str:
+    return renamed(source.name, parameters) if isinstance(source, Leaf) else source.name
 
 
-def _renamed(name: str, parameters: list[str]) -> str:
+def renamed(name: str, parameters: Sequence[str]) -> str:
+    """The path ``name`` with one of ``parameters`` in the place of ``args[i]``, or of ``kwargs[...]``."""
     keyword = _KEYWORD.fullmatch(name)
     if keyword is not None:
         return keyword[1] + keyword[2]
@@ -73,12 +74,12 @@ def _renamed(name: str, parameters: list[str]) -> str:
     return name
 
 
-def _positional(function: Callable[..., Any]) -> list[str]:
+def parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:
     """The names of the parameters that positional arguments go to, as far as they have one each."""
     called = function.forward if isinstance(function, torch.nn.Module) else function
     try:
         parameters = inspect.signature(called).parameters.values()
     except (TypeError, ValueError):  # a callable that does not tell
-        return []
+        return ()
     named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [parameter.name for parameter in parameters if parameter.kind in named]
+    return tuple(parameter.name for parameter in parameters if parameter.kind in named)

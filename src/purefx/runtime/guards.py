@@ -5,7 +5,7 @@ Each condition is a line of generated source over the call's leaves; ``matches``
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -31,22 +31,46 @@ READS_OFFSETS = READS_STORAGE | {
 """Operators whose arguments count from the start of the storage, or that ask for its size."""
 
 
+_ASKED = ("training", "submodules", "names of parameters", "names of buffers", "forward hooks", "forward pre-hooks")
+"""What the entries of the state of a module are."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleGuard:
-    """The state of a module that a capture depends on: training flags, submodules, hooks, names of tensors."""
+    """The state of modules, under the ``names`` of the user's, that a capture depends on (see `_ASKED`)."""
 
+    names: tuple[str, ...]
     owners: tuple[torch.nn.Module, ...]
     state: tuple[Any, ...]
 
     @classmethod
-    def of(cls, modules: list[torch.nn.Module]) -> ModuleGuard:
+    def of(cls, modules: Iterable[tuple[str, torch.nn.Module]]) -> ModuleGuard:
         """The guard of ``modules`` and all modules in them, as they are now."""
-        owners = tuple(dict.fromkeys(owner for module in modules for owner in module.modules()))
-        return cls(owners, tuple(map(_module_state, owners)))
+        names: dict[torch.nn.Module, str] = {}
+        for name, module in modules:
+            for path, owner in module.named_modules(prefix=name):
+                names.setdefault(owner, path)
+        return cls(tuple(names.values()), tuple(names), tuple(map(_module_state, names)))
+
+    @property
+    def roots(self) -> list[str]:
+        """The names of those that are in no other."""
+        inside = {
+            f"{name}.{key}" for name, owner in zip(self.names, self.owners, strict=True) for key in owner._modules
+        }
+        return [name for name in self.names if name not in inside]
 
     def holds(self) -> bool:
         """Whether all modules are as they were."""
         return all(map(_is_in_state, self.owners, self.state))
+
+    def changed(self) -> tuple[str, str]:
+        """A module that is not as it was, and what of it is another; two empty texts if there is none."""
+        for name, owner, state in zip(self.names, self.owners, self.state, strict=True):
+            for asked, before, now in zip(_ASKED, state, _module_state(owner), strict=True):
+                if before != now:
+                    return name, asked
+        return "", ""
 
 
 def _module_state(module: torch.nn.Module) -> tuple[Any, ...]:
@@ -115,12 +139,11 @@ def spell_conditions(
     yield from _ambient_conditions(speller)
     for rebinding in capture.rebindings:
         if rebinding.plain:
-            state = speller.name("state", rebinding.table)
+            state = speller.name("state_of_" + rebinding.name.rpartition(".")[0], rebinding.table)
             same, before = speller.name("same_value", same_value), speller.literal(rebinding.before)
             yield f"{same}({state}.get({rebinding.key!r}), {before})"
-    modules = [module for _, module in capture.modules]
-    if modules:
-        yield f"{speller.name('modules', ModuleGuard.of(modules))}.holds()"
+    if capture.modules:
+        yield f"{speller.name('modules', ModuleGuard.of(capture.modules))}.holds()"
 
 
 def _ambient_conditions(speller: Speller) -> Iterator[str]:
