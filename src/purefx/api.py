@@ -94,7 +94,8 @@ def compile(
     without one the graph runs as it is.  A call that no specialisation fits is captured anew, and the logger
     ``purefx`` tells at level INFO why the nearest does not; the least recently used of more than ``CACHE_SIZE`` is
     dropped, and it tells, as a warning, what varies.  ``partition`` decides what a call keeps for its backward: what
-    autograd saves in eager, or what PyTorch's "min_cut" keeps, or what a partitioner of your own does.  Raises TypeError where function or backend cannot be called.
+    autograd saves in eager, or what PyTorch's "min_cut" keeps, or what a partitioner of your own does.  Raises
+    TypeError where function or backend cannot be called.
     """
     _check_callable("function", function)
     if backend is not None:

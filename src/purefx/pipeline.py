@@ -29,7 +29,7 @@ from purefx.compilers import Backend, Compilers
 from purefx.errors import BackendFailed, GradientsRefused, UnsupportedOperator
 from purefx.functional.examples import example_of, example_of_value
 from purefx.functional.known import find_number
-from purefx.functional.reinplace import with_in_place_writes
+from purefx.functional.reinplace import Reinplaced, with_in_place_writes
 from purefx.functional.reuse import Kept
 from purefx.functional.signature import (
     Functional,
@@ -37,6 +37,7 @@ from purefx.functional.signature import (
     FunctionalGraph,
     RootInput,
     SymbolInput,
+    WrittenOutput,
     module_of,
 )
 from purefx.layout import NotViewable
@@ -184,10 +185,18 @@ def build_without_backend(stages: Stages, again: Again, engine: Engine) -> Wrapp
     """The wrapper that runs the graph as it is, with the writes in place again where that is safe."""
     if needs_first_run(stages.functional):
         return build(stages, build_runner(stages.functional), again, engine)
+    functional = reinplaced(stages).functional
+    return _wrapper(stages, functional, build_runner(functional), again, engine)
+
+
+def reinplaced(stages: Stages) -> Reinplaced:
+    """The graph as it runs without a backend."""
+    if needs_first_run(stages.functional):
+        written = [output.root for output in stages.functional.outputs if isinstance(output, WrittenOutput)]
+        return Reinplaced(stages.functional, dict.fromkeys(written, "the program has operators that are not PyTorch's"))
     joint = stages.joint
     kept = () if joint is None else [x for x in joint.residuals.values() if not isinstance(x, RootInput | SymbolInput)]
-    functional = with_in_place_writes(stages.functional, kept)
-    return _wrapper(stages, functional, build_runner(functional), again, engine)
+    return with_in_place_writes(stages.functional, kept, inference=stages.capture.inference)
 
 
 def compile_graph(stages: Stages, backend: Backend) -> Callable[..., Any]:

@@ -38,13 +38,19 @@ from purefx.operators import (
 
 @dataclass(frozen=True, eq=False, slots=True)
 class InPlace:
-    """``after`` holds what ``op``, run in place on its first argument, would leave in ``content``."""
+    """``after`` holds what ``op``, run in place on its first argument, would leave in ``region`` of ``content``."""
 
     content: Content
+    region: Region
     op: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     after: fx.Node
+
+    @property
+    def before(self) -> Any:
+        """What the content held."""
+        return self.args[0]
 
 
 class Writer:
@@ -115,7 +121,7 @@ class Writer:
             stored = self._as_region(value, operand.region)
             if not several and not known.out:
                 content = self._memory.content(operand.region)
-                self._in_place.append(InPlace(content, call.op, node.args, node.kwargs, stored.node))
+                self._in_place.append(InPlace(content, operand.region, call.op, node.args, node.kwargs, stored.node))
             self._memory.write(operand.region, stored)
 
     def _values(self, call: Call, without: tuple[str, ...] = ()) -> tuple[Any, Any]:

@@ -10,11 +10,10 @@ from torch import fx
 from purefx._torch import OpOverload
 from purefx.capture.captured import TensorResult
 from purefx.functional.builder import Value
-from purefx.functional.reinplace import with_in_place_writes
 from purefx.functional.signature import BaseOutput, WrittenOutput
 from purefx.layout import Int
 from purefx.operators import aten
-from purefx.pipeline import Stages
+from purefx.pipeline import Stages, reinplaced
 from purefx.report.contract import count
 from purefx.report.meanings import Meanings
 from purefx.report.names import argument_names, result_names
@@ -25,16 +24,20 @@ from purefx.report.spelling import shortened
 class WriteBack:
     """A copy from a graph output into the caller's memory, after the graph has run.
 
-    ``in_place`` tells that ``compile`` without a backend writes there in place instead.
+    ``in_place`` tells that ``compile`` without a backend writes there in place instead, ``obstacle`` why it does not,
+    where that costs more than this copy.
     """
 
     target: str
     elements: Int
     in_place: bool
+    obstacle: str = ""
 
     def __str__(self) -> str:
         copied = f"{self.target}: {count(self.elements)} copied back after the graph has run"
-        return f"{copied}; in place where no backend compiles it" if self.in_place else copied
+        if self.in_place:
+            return f"{copied}; in place where no backend compiles it"
+        return f"{copied}, not in place: {self.obstacle}" if self.obstacle else copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +98,14 @@ def infer_copies(stages: Stages) -> tuple[CopyFact, ...]:
 
 def _write_backs(stages: Stages) -> Iterator[WriteBack]:
     meanings = Meanings(stages)
-    copied = {id(output) for output in with_in_place_writes(stages.functional).outputs}
+    runs = reinplaced(stages)
+    copied = {id(output) for output in runs.functional.outputs}
     for output in stages.functional.outputs:
         if isinstance(output, WrittenOutput):
             target = meanings.written(output)
-            yield WriteBack(target, output.region.geometry.numel, in_place=id(output) not in copied)
+            in_place = id(output) not in copied
+            obstacle = "" if in_place else runs.obstacles.get(output.root, "")
+            yield WriteBack(target, output.region.geometry.numel, in_place, obstacle)
 
 
 def _bases(stages: Stages) -> Iterator[SyntheticBase | ElectedBase]:
