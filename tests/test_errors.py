@@ -465,3 +465,33 @@ def test_a_backend_whose_callable_returns_another_number_of_outputs_is_told() ->
     with pytest.raises(errors.BackendFailed, match="returned 0, not the 1 outputs of the graph"):
         purefx.compile(lambda x: x.add_(1), backend=lambda module, examples: lambda *inputs: ())(x)
     assert x.equal(ramp(3))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda x: x[:2], r"output 1 of what wrong compiled is torch\.float32\[2\], not torch\.float32\[3\]"),
+        (Tensor.double, r"output 1 of what wrong compiled is torch\.float64\[3\], not torch\.float32\[3\]"),
+        (lambda x: None, r"output 1 of what wrong compiled is a NoneType, not torch\.float32\[3\]"),
+    ],
+)
+def test_the_output_of_a_backend_that_looks_otherwise_is_told(wrong: Callable[[Tensor], Any], said: str) -> None:
+    def wrong_second(module: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        return lambda *inputs: [x if i != 1 else wrong(x) for i, x in enumerate(module(*inputs))]
+
+    wrong_second.__name__ = "wrong"
+    x = ramp(3)
+    with pytest.raises(errors.BackendFailed, match=said):
+        purefx.compile(lambda x: x.add_(1) * 2, backend=wrong_second)(x)
+    assert x.equal(ramp(3))
+
+
+def test_a_size_that_depends_on_a_number_in_a_tensor_is_refused_with_operator_and_line() -> None:
+    def writes_a_slice(x: Tensor, n: Tensor) -> Tensor:
+        x[: n.item()] = 1
+        return x * 2
+
+    with pytest.raises(errors.UnsupportedOperator, match=r"of what aten\.slice\.Tensor returns depends") as caught:
+        purefx.trace(writes_a_slice, ramp(3), torch.tensor(2))
+    assert caught.value.where is not None
+    assert caught.value.where.function == "writes_a_slice"

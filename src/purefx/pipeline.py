@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,7 @@ from purefx.capture.translation import NEEDS_DATA
 from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.compilers import Backend, Compilers
 from purefx.errors import BackendFailed, GradientsRefused, UnsupportedOperator
+from purefx.functional.builder import Value
 from purefx.functional.examples import example_of, example_of_value
 from purefx.functional.known import find_number
 from purefx.functional.reinplace import Reinplaced, with_in_place_writes
@@ -40,6 +41,7 @@ from purefx.functional.signature import (
     WrittenOutput,
     module_of,
 )
+from purefx.functional.verify import returned
 from purefx.layout import NotViewable
 from purefx.runtime.derivatives import backward_graph
 from purefx.runtime.differentiable import BackwardGraph, Derivatives
@@ -207,7 +209,8 @@ def compile_graph(stages: Stages, backend: Backend) -> Callable[..., Any]:
 def compile_functional(capture: Capture, functional: FunctionalGraph, backend: Backend) -> Callable[..., Any]:
     """``functional`` as compiled by ``backend``; BackendFailed if that raises or returns no callable.
 
-    At each call the number of outputs is checked, and BackendFailed raised if it is another than the graph's.
+    At each call the number of outputs is checked, at the first their sizes and dtypes, and BackendFailed raised if they
+    are others than the graph's.
     The backend gets fake tensors as example inputs, and each node's fake value as ``meta["val"]``.
     """
     module = module_of(functional)
@@ -223,18 +226,36 @@ def compile_functional(capture: Capture, functional: FunctionalGraph, backend: B
         raise BackendFailed(
             f"the backend {name_of(backend)} returned {type(compiled).__name__}, which cannot be called"
         )
-    return _checked(compiled, len(functional.outputs), name_of(backend))
+    return _checked(compiled, functional, name_of(backend))
 
 
-def _checked(compiled: Callable[..., Any], count: int, name: str) -> Callable[..., Any]:
-    if not count:
+def _checked(compiled: Callable[..., Any], functional: FunctionalGraph, name: str) -> Callable[..., Any]:
+    if not functional.outputs:
         return compiled
+    count = len(functional.outputs)
+    expected = [functional.values.get(node) for node in returned(functional.graph)]
 
     def graph(*inputs: Any) -> Any:
         outputs = compiled(*inputs)
         found = len(outputs) if isinstance(outputs, tuple | list) else f"a {type(outputs).__name__}"
         if found != count:
             raise BackendFailed(f"what {name} compiled returned {found}, not the {count} outputs of the graph")
+        if expected:
+            _check_outputs(outputs, expected, name)
+            expected.clear()
         return outputs
 
     return graph
+
+
+def _check_outputs(outputs: Sequence[Any], expected: Sequence[Value | None], name: str) -> None:
+    """Raise BackendFailed unless ``outputs`` are of the dtypes and sizes of ``expected``, where those are numbers."""
+    for i, (output, value) in enumerate(zip(outputs, expected, strict=True)):
+        if value is None or not value.geometry.is_static:
+            continue
+        found = (
+            f"{output.dtype}{list(output.shape)}" if isinstance(output, torch.Tensor) else f"a {type(output).__name__}"
+        )
+        wanted = f"{value.dtype}{list(value.geometry.sizes)}"
+        if found != wanted:
+            raise BackendFailed(f"output {i} of what {name} compiled is {found}, not {wanted} as in the graph")

@@ -27,7 +27,7 @@ from purefx._torch import (
     sympy_interp,
     without_modes,
 )
-from purefx.capture.recording import SYMBOLS, Region, map_tree
+from purefx.capture.recording import SYMBOLS, Recording, Region, map_tree
 from purefx.errors import UnsupportedOperator
 from purefx.layout import Chain, Geometry, Permute, Step, holds, same
 from purefx.operators import aten
@@ -60,21 +60,30 @@ class Value:
         return replace(self, node=node, origin=node if origin is None else origin)
 
 
-def unknown_number(expression: object) -> UnsupportedOperator:
+def unknown_number(expression: Any, recording: Recording) -> UnsupportedOperator:
     """The refusal of a size or an offset that no number which the graph has read out of a tensor determines."""
+    call = next((c for c in recording if any(_has_symbols(o.region.geometry, expression) for o in c.outputs)), None)
+    which = f"the size or offset {expression}" if call is None else f"a size or the offset of what {call.op} returns"
     return UnsupportedOperator(
-        f"the size or offset {expression} depends on a number in a tensor in a way that the graph cannot compute,"
+        f"{which} depends on a number in a tensor in a way that the graph cannot compute,"
         " as that of a slice does that is written, or read after a write",
-        where=None,
+        where=None if call is None else call.where,
         remedy="choose the elements by a mask (torch.arange(n) < k) or by an index tensor, or x.split(sizes.tolist())",
     )
 
 
+def _has_symbols(geometry: Geometry, expression: Any) -> bool:
+    """Whether ``geometry`` has a symbol of ``expression``."""
+    numbers = (*geometry.sizes, *geometry.strides, geometry.offset)
+    return any(isinstance(x, SYMBOLS) and x.node.expr.free_symbols & expression.free_symbols for x in numbers)
+
+
 @dataclass(slots=True, eq=False)
 class Builder:
-    """Appends nodes to ``graph``.  ``symbols`` maps each size symbol to the node that computes it."""
+    """Appends nodes to ``graph`` for ``recording``.  ``symbols`` maps each size symbol to the node that computes it."""
 
     env: ShapeEnv
+    recording: Recording
     graph: fx.Graph = field(default_factory=fx.Graph)
     values: dict[fx.Node, Value] = field(default_factory=dict)
     constants: dict[str, torch.Tensor | fx.GraphModule] = field(default_factory=dict)
@@ -155,7 +164,8 @@ class Builder:
             return self.here(self.symbols[expression])
         tracer = fx.proxy.GraphAppendingTracer(self.graph)
         if not expression.free_symbols <= self.symbols.keys():
-            raise unknown_number(expression)
+            unknown = expression.free_symbols - self.symbols.keys()
+            raise unknown_number(min(unknown, key=str), self.recording)
         known = {s: fx.Proxy(self.here(self.symbols[s]), tracer) for s in expression.free_symbols}
         result = sympy_interp(PythonReferenceAnalysis, known, expression)
         node = result.node if isinstance(result, fx.Proxy) else result

@@ -22,7 +22,7 @@ from typing import Any
 from torch import fx
 
 from purefx._torch import ShapeEnv, resolve_op
-from purefx.capture.recording import Region
+from purefx.capture.recording import Recording, Region
 from purefx.functional.builder import Builder, as_list
 from purefx.functional.contents import Merge
 from purefx.functional.dead import without_dead_nodes
@@ -84,7 +84,7 @@ class _Reinplacer:
         self._place = {node: i for i, node in enumerate(functional.graph.nodes)}
         writes: list[tuple[Root, Merge | InPlace]] = [*functional.merges, *functional.in_place]
         self._writes = {write.after: (root, write) for root, write in writes}
-        self._builder = Builder(ShapeEnv())
+        self._builder = Builder(ShapeEnv(), Recording())
         self._graph = self._builder.graph
         self._image: dict[fx.Node, Any] = {}
         self._newest: dict[Root, fx.Node] = {}

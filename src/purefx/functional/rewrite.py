@@ -101,7 +101,7 @@ class Rewriter:
         self._recording = recording
         self._inputs = inputs
         self._replay = replay
-        self.builder = Builder(env)
+        self.builder = Builder(env, recording)
         self.memory = Memory(self.builder, recording)
         self._writer = Writer(self.builder, self.memory)
         self.roots: list[tuple[Root, Content]] = []
@@ -293,7 +293,7 @@ class Rewriter:
                 map_tree(note, (geometry.sizes, geometry.strides, geometry.offset))
         for symbol in found:
             if symbol not in self.builder.symbols:
-                raise unknown_number(symbol)
+                raise unknown_number(symbol, self._recording)
         return list(found)
 
     def _is_view(self, node: fx.Node) -> bool:
