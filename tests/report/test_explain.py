@@ -164,3 +164,65 @@ def test_no_line_is_wider_than_the_page() -> None:
     assert max(map(len, str(explanation).splitlines())) <= COLUMNS
     assert max(len(line) for sharing in explanation.sharings for line in draw(sharing)) <= WIDTH
     assert str(explanation) == str(explained(f, tensors))
+
+
+# ---- what no guard watches
+
+
+class Config:
+    """An object that is no tensor and no module."""
+
+    def __init__(self) -> None:
+        self.epsilon, self.unread = 0.5, 3
+
+
+class Scaled(torch.nn.Module):
+    """Reads numbers and texts of its own, and of an object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.mode, self.unread, self.calls = 2.0, "fast", 1, 0
+        self.config = Config()
+        self.inner = torch.nn.Sequential(torch.nn.Dropout(0.25), torch.nn.Dropout(0.25))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale ``x``."""
+        self.calls += 1
+        return self.shifted(self.inner(x)) * self.scale if self.mode == "fast" else x
+
+    def shifted(self, x: Tensor) -> Tensor:
+        """Add what the object has, and what a global has."""
+        return x + self.config.epsilon + OPTIONS["shift"]
+
+
+OPTIONS = {"shift": 7, "unread": 8}
+
+
+def test_values_that_no_guard_watches_are_listed() -> None:
+    found = {place: x.value for x in explained(Scaled(), torch.ones(2)).unchecked for place in x.places}
+    assert found == {
+        "self.scale": "2.0",
+        "self.mode": "'fast'",
+        "self.config.epsilon": "0.5",
+        "self.inner.0.p": "0.25",
+        "self.inner.1.p": "0.25",
+        "self.inner.0.inplace": "False",
+        "self.inner.1.inplace": "False",
+        "OPTIONS['shift']": "7",
+    }
+
+
+def test_values_that_no_guard_watches_are_told_with_equal_ones_together() -> None:
+    factor, flag = 3, True
+
+    def program(x: Tensor, module: torch.nn.Module) -> Tensor:
+        return module(x) * factor if flag else x
+
+    text = section(explained(program, torch.ones(2), Scaled()), "not checked, and taken as captured")
+    assert text.splitlines()[:4] == ["factor: 3", "flag: True", "module.scale: 2.0", "module.mode: 'fast'"]
+    assert "module.inner.0.p, module.inner.1.p: 0.25" in text
+
+
+def test_nothing_is_listed_of_a_program_without_such_values() -> None:
+    assert not explained_step().unchecked
+    assert "not checked" not in str(explained_step())

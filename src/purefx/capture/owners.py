@@ -24,7 +24,7 @@ from purefx.errors import EscapedState
 
 _LIBRARIES = ("torch", "builtins", "numpy", "collections", "functools", "typing", "purefx", "types", "abc", "re")
 
-_OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 """Attributes by which PyTorch keeps what a module has; parameters and buffers are tables of their own."""
 
 
@@ -90,7 +90,7 @@ def find_owners(function: Callable[..., Any], leaves: Sequence[Any], names: Sequ
 def _meet_defaults(found: dict[int, Owner], function: Any) -> None:
     """What the defaults of a function of the user's hold."""
     function = getattr(function, "__func__", function)
-    if isinstance(function, types.FunctionType) and _is_users(function):
+    if isinstance(function, types.FunctionType) and is_users(function):
         code = function.__code__
         positional = code.co_varnames[: code.co_argcount]
         defaults = function.__defaults__ or ()
@@ -126,7 +126,7 @@ def _table(x: Any) -> dict[Any, Any] | None:
         return ListTable(x)
     if isinstance(x, dict) and type(x).__module__ in ("builtins", "collections"):
         return x
-    if _is_users_object(x) or (isinstance(x, types.FunctionType) and vars(x) and _is_users(x)):
+    if is_users_object(x) or (isinstance(x, types.FunctionType) and vars(x) and is_users(x)):
         table: dict[Any, Any] = vars(x)
         return table
     return None
@@ -154,9 +154,9 @@ def _check_no_optimizer(name: str, x: Any) -> None:
 def _is_inner(owner: Owner, key: Any, value: Any) -> bool:
     """Whether ``value`` is met by way of ``owner`` alone: a module, an object, or what holds such."""
     if isinstance(owner.value, torch.nn.Module):
-        return isinstance(value, list | deque | dict | tuple) and key not in _OF_EVERY_MODULE
+        return isinstance(value, list | deque | dict | tuple) and key not in OF_EVERY_MODULE
     return isinstance(value, torch.nn.Module | list | deque | dict | tuple | functools.partial | types.MethodType) or (
-        _is_users_object(value)
+        is_users_object(value)
     )
 
 
@@ -164,7 +164,7 @@ def _add(found: dict[int, Owner], name: str, value: Any, tables: tuple[dict[Any,
     found.setdefault(id(value), Owner(name, value, tables))
 
 
-def _is_users_object(x: Any) -> bool:
+def is_users_object(x: Any) -> bool:
     """Whether ``x`` is an object of a class that is not PyTorch's nor Python's own, with attributes."""
     if isinstance(x, type | types.ModuleType | types.FunctionType | types.MethodType) or not hasattr(x, "__dict__"):
         return False
@@ -176,11 +176,19 @@ def reached(function: Callable[..., Any]) -> Iterator[Binding]:
 
     Functions that are reached this way are searched too; of those of a library (``torch.func.grad(f)``) the cells.
     """
+    for found in functions_of(function):
+        yield from variables_of(found)
+
+
+def functions_of(function: Callable[..., Any]) -> Iterator[types.FunctionType]:
+    """The function whose code ``function`` runs, and those that it reaches by variables."""
     first = _code_of(function)
     waiting, seen = [first], {id(first)}
     while waiting:
-        for binding in _reached_directly(waiting.pop()):
-            yield binding
+        found = waiting.pop()
+        if hasattr(found, "__code__"):
+            yield found
+        for binding in variables_of(found):
             x = binding.read()
             inner = _code_of(x) if callable(x) else None
             if isinstance(inner, types.FunctionType) and id(inner) not in seen:
@@ -208,25 +216,38 @@ def _code_of(function: Any) -> Any:
     return type(function).__call__ if callable(function) else function
 
 
-def _is_users(function: types.FunctionType) -> bool:
+def is_users(function: types.FunctionType) -> bool:
+    """Whether ``function`` is of no library whose globals are its own affair."""
     module = function.__globals__.get("__name__") or ""  # __module__ is that of what a decorator wraps
     return not module.startswith(("torch.", "transformers.", "purefx."))
 
 
-def _reached_directly(function: Any) -> Iterator[Binding]:
+def variables_of(function: Any) -> Iterator[Binding]:
+    """The closure cells of ``function``, and the globals that its code names."""
     code = getattr(function, "__code__", None)
     if code is None:
         return
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         yield Binding(name, cell)
-    for name in _global_names(code) if _is_users(function) else ():
+    for name in _global_names(code) if is_users(function) else ():
         if name in function.__globals__:
             yield Binding(name, function.__globals__)
 
 
 def _global_names(code: types.CodeType) -> Iterator[str]:
     """The names that ``code`` and the functions defined in it look up among globals."""
-    yield from code.co_names
+    for each in _codes(code):
+        yield from each.co_names
+
+
+def names_in(code: types.CodeType) -> set[Any]:
+    """The names and texts in ``code`` and in the functions defined in it."""
+    texts = {x for each in _codes(code) for x in each.co_consts if isinstance(x, str)}
+    return texts.union(*(each.co_names for each in _codes(code)))
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _global_names(constant)
+            yield from _codes(constant)

@@ -23,6 +23,7 @@ from purefx.report.gradients import Gradients, infer_gradients
 from purefx.report.names import function_name
 from purefx.report.sharing import Sharing, draw, infer_sharing
 from purefx.report.spelling import describe, places
+from purefx.report.unchecked import Unchecked, infer_unchecked
 
 COLUMNS = 80
 """The width of an explanation."""
@@ -38,6 +39,7 @@ class Explanation:
     sharings: tuple[Sharing, ...]
     copies: tuple[CopyFact, ...]
     guards: tuple[Guard, ...]
+    unchecked: tuple[Unchecked, ...]
     gradients: Gradients | None
 
     @property
@@ -60,6 +62,7 @@ def explain(stages: Stages) -> Explanation:
         infer_sharing(stages),
         infer_copies(stages),
         Conditions.of(stages.capture, program.wrapper).guards,
+        infer_unchecked(stages.capture),
         infer_gradients(stages),
     )
 
@@ -73,6 +76,9 @@ def _text(explanation: Explanation) -> Iterator[str]:
         "gradients": [] if explanation.gradients is None else _gradients(explanation.gradients),
         "copies and bases": [line for fact in explanation.copies for line in _wrapped(str(fact))] or ["  none"],
         "captures anew unless": _conditions(explanation.guards),
+        "not checked, and taken as captured": [
+            line for x in explanation.unchecked for line in _wrapped(f"{_listed(list(x.places))}: {x.value}")
+        ],
     }
     for title, lines in sections.items():
         if lines:
