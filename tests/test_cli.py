@@ -207,3 +207,19 @@ def test_a_file_imports_its_neighbours_and_the_path_stays_as_it_was(file: Path) 
     result = run("check", f"{file}:double")
     assert result.exit_code == 0, result.output
     assert sys.path == before
+
+
+def test_the_file_that_the_readme_shows_gives_its_target_arguments(file: Path) -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    _, _, section = readme.partition("## The command line")
+    _, _, source = section.partition("```python\n")
+    file.write_text(source.partition("```")[0])
+    assert run("check", f"{file}:step").stdout == "step: same as eager\n"
+
+
+def test_another_function_may_make_the_arguments(file: Path) -> None:
+    file.write_text(
+        f"{WRITES_ITS_ARGUMENT}\n\ndef twice(total, x):\n    return accumulate(accumulate(total, x), x[0])\n"
+    )
+    assert_no_verdict(run("check", f"{file}:twice"), "twice_arguments()", "--arguments")
+    assert run("check", f"{file}:twice", "--arguments", "accumulate_arguments").exit_code == 0
