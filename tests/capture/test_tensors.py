@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from queue import SimpleQueue
+from threading import Thread
+
 import pytest
 import torch
 from torch import Tensor
 
-from purefx._torch import FakeTensorMode, ShapeEnv, counting_with
+import purefx
+from purefx._torch import FakeTensorMode, GuardOnDataDependentSymNode, ShapeEnv, counting_with
 from purefx.capture.recording import Recording, geometry_of, has_geometry
 from purefx.capture.tensors import Tensors
 
@@ -69,3 +73,27 @@ def test_views_and_what_is_detached_count_with_a_tensor_and_no_version_is_moved(
     ]  # fmt: skip
     assert x._version == others["detached"]._version == others["data"]._version == 0
     assert counting_with(others["inference"], [x]) == []
+
+
+def test_fakes_of_other_threads_keep_the_methods_of_pytorch() -> None:
+    told: SimpleQueue[bool] = SimpleQueue()
+
+    def refuses() -> None:
+        with FakeTensorMode(shape_env=ShapeEnv()):
+            x, position = torch.ones(4, 3), torch.arange(3)[1]
+            try:
+                x[position]
+            except GuardOnDataDependentSymNode:
+                told.put(True)
+            else:
+                told.put(False)
+
+    def beside(x: Tensor, position: Tensor) -> Tensor:
+        thread = Thread(target=refuses)
+        thread.start()
+        thread.join()
+        return x[position] * 2
+
+    refuses()
+    purefx.collect_metadata(beside)(torch.ones(4, 3), torch.tensor(1))
+    assert (told.get(), told.get()) == (True, True)

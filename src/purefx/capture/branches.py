@@ -207,10 +207,11 @@ class _Choice(torch.autograd.Function):
     def forward(capture: Capturing, pred: Any, first: Branch, second: Branch, *operands: torch.Tensor) -> Tensors:
         """What the branch that is chosen returns."""
         bodies = [CapturedBody(branch, operands, capture) for branch in (first, second)]
-        results = tuple(COND(pred, *bodies, operands))
-        for body in bodies:
-            body.let_go()
-        return results
+        try:
+            return tuple(COND(pred, *bodies, operands))
+        finally:
+            for body in bodies:
+                body.let_go()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:

@@ -2,6 +2,9 @@
 
 cache[position] = x       a position that is in a tensor, or was read out of one: a number that the run does not know
 copy.deepcopy(x)          the copy of a fake would be one of another run
+
+Python looks such methods up in the class, which is PyTorch's and which other threads use too.  Law: they are there only
+while a capture has its turn, and in other threads than that of the capture they do what PyTorch's own do.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 import torch
 
 from purefx._torch import FakeTensor, storage_key
+from purefx.capture.turns import ONE_AT_A_TIME
 
 _NOT_WRITTEN = object()
 _NUMBERS = (torch.int8, torch.int16, torch.int32, torch.int64)
@@ -25,7 +29,7 @@ def python_methods() -> Iterator[None]:
     """Let fake tensors be indexed by numbers in tensors, and be copied, for the time of a block."""
     former = {name: vars(FakeTensor).get(name, _NOT_WRITTEN) for name in _METHODS}
     for name, method in _METHODS.items():
-        setattr(FakeTensor, name, method)
+        setattr(FakeTensor, name, _in_turn(getattr(torch.Tensor, name), method))
     try:
         yield
     finally:
@@ -34,6 +38,11 @@ def python_methods() -> Iterator[None]:
                 delattr(FakeTensor, name)
             else:
                 setattr(FakeTensor, name, method)
+
+
+def _in_turn(own: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
+    """``method`` in the thread that captures, PyTorch's ``own`` in others."""
+    return lambda *args: method(*args) if ONE_AT_A_TIME.is_mine() else own(*args)
 
 
 def _get_item(self: torch.Tensor, index: Any) -> torch.Tensor:

@@ -52,6 +52,7 @@ from purefx.capture.recorder import KnownNumber, Recorder
 from purefx.capture.recording import Operand, Recording, Variable
 from purefx.capture.stand_ins import Tables, check_arguments, fake_owners, fake_variables
 from purefx.capture.translation import refusals
+from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.errors import EscapedState, GradientsRefused, UnknownOutputType
 
 _running = threading.local()
@@ -85,8 +86,8 @@ def capture(
 
 @contextmanager
 def _apart() -> Iterator[None]:
-    """Leave what the caller has around the call: dispatch modes, hooks on what autograd saves, Dynamo."""
-    with without_modes(), without_saved_tensor_hooks(), without_dynamo():
+    """Wait for one's turn, and leave what the caller has around the call: modes, hooks on what is saved, Dynamo."""
+    with ONE_AT_A_TIME, without_modes(), without_saved_tensor_hooks(), without_dynamo():
         yield
 
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 
 
-class Turns:
+class TurnLock:
     """A lock that its thread may take again, and that counts when it is taken and given back.
 
     A reader does not take it: whoever has found the count as it was, and nobody else's turn, has read undisturbed
@@ -42,11 +42,15 @@ class Turns:
             self._owner = None
         self._lock.release()
 
+    def is_mine(self) -> bool:
+        """Whether it is the turn of this thread."""
+        return self._owner == threading.get_ident()
+
     def undisturbed(self) -> Iterator[None]:
         """Run a block of reads until no other thread has had a turn meanwhile."""
         while True:
             before = self._count
-            if self._owner in (None, threading.get_ident()):
+            if self._owner is None or self.is_mine():
                 yield
                 if self._count == before:
                     return
@@ -55,5 +59,5 @@ class Turns:
                     pass
 
 
-ONE_AT_A_TIME = Turns()
+ONE_AT_A_TIME = TurnLock()
 """The turns of captures."""
