@@ -26,20 +26,18 @@ Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 class Compilers:
     """What compiles the graphs of a program that is trained, and of one that is not.
 
-    Each has decomposed its graph by ``decompositions`` before it compiles it.  ``partition`` says how forward and
-    backward are told apart.
+    ``partition`` says how forward and backward are told apart.
     """
 
     forward: Backend
     backward: Backend
     inference: Backend
     partition: Partition
-    decompositions: Decompositions
 
     @classmethod
     def alike(cls, compiler: Backend) -> Compilers:
         """``compiler`` for all graphs, as they are."""
-        return cls(compiler, compiler, compiler, "default", {})
+        return cls(compiler, compiler, compiler, "default")
 
 
 def adapt(
@@ -64,7 +62,6 @@ def adapt(
         backward=_adapted(bw_compiler or fw_compiler, table),
         inference=_adapted(inference_compiler or fw_compiler, table),
         partition=partition,
-        decompositions=table,
     )
 
 

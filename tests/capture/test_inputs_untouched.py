@@ -141,7 +141,6 @@ def test_a_capture_leaves_the_seed_alone() -> None:
         torch.set_rng_state(seed)
 
 
-@pytest.mark.xfail(strict=True, reason="Dynamo, which eager's cond uses, falters after a run under a mode")
 def test_a_capture_of_cond_leaves_the_cond_of_eager_alone() -> None:
     def choose(x: Tensor) -> Any:
         return torch.cond(x.sum() > 100, lambda y: y.sin(), lambda y: y.cos(), (x,))

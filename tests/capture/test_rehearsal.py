@@ -73,7 +73,7 @@ def test_elementwise_operators_are_not_rehearsed(monkeypatch: pytest.MonkeyPatch
         return y.addmm_(x, x)
 
     rehearsed = []
-    monkeypatch.setattr("purefx.capture.recorder.rehearse", lambda op, *_: rehearsed.append(op))
+    monkeypatch.setattr("purefx.capture.running.rehearse", lambda op, *_: rehearsed.append(op))
     purefx.trace(program, ramp(3, 3), ramp(3, 3))
     assert rehearsed == []
 

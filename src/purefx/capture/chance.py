@@ -37,12 +37,7 @@ class Chance:
         state = random_state()
         if state in self._drawn:
             return self._drawn[state][0]
-        if state != self._present:
-            raise GlobalStateChanged(
-                "the program sets the random state",
-                where=current_line(),
-                remedy="call torch.manual_seed outside the function",
-            )
+        self.check_kept()
         return None
 
     def note(self, call: Call) -> None:

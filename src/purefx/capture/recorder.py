@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,14 +18,13 @@ from purefx._torch import (
     FakeTensor,
     OpOverload,
     TorchDispatchMode,
-    below_forward_mode,
     count_writes_together,
     in_forward_mode,
     is_traced_by_proxies,
-    running_fake_kernels,
     without_modes,
     without_overrides,
 )
+from purefx.capture.calls import Calls
 from purefx.capture.chance import Chance, is_same_draw
 from purefx.capture.effects import (
     UNCHANGED,
@@ -33,14 +32,8 @@ from purefx.capture.effects import (
     Outcome,
     check_declared_alias,
     check_supported,
-    count_list_writes,
-    keep_geometry,
     matters_without_tensors,
-    restride_resized,
-    shown_by_out,
     with_dtype,
-    written_arguments,
-    written_tensors,
 )
 from purefx.capture.frames import current_line
 from purefx.capture.given import Given, Passed
@@ -51,13 +44,9 @@ from purefx.capture.recording import (
     Constant,
     DataAccess,
     Effect,
-    Modes,
     Operand,
-    Operands,
-    Operator,
     Recording,
     Region,
-    Resize,
     Storage,
     Tree,
     Variable,
@@ -65,10 +54,9 @@ from purefx.capture.recording import (
     operands_of,
     restrided,
 )
-from purefx.capture.rehearsal import needs_rehearsal, rehearse, rehearse_dtypes, rehearse_error, rehearse_view
 from purefx.capture.renewal import Older, Stray, Turned
+from purefx.capture.running import run_on_fakes
 from purefx.capture.tensors import Tensors
-from purefx.capture.translation import NEEDS_DATA
 from purefx.capture.zeros import LazyZeros
 from purefx.errors import UnsupportedOperator
 from purefx.layout.symbols import is_certain
@@ -96,6 +84,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self._known = known
         self.recording = Recording()
         self._tensors = Tensors(self.recording)
+        self._calls = Calls(self.recording, self._tensors)
         self._lift = lift
         self._kernels = FakeKernels()
         self.chance = Chance()
@@ -196,7 +185,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             return result
         known = facts(func)
         earlier = self.chance.earlier() if known.random else None
-        result = self._run(func, known, given)
+        result = run_on_fakes(self._kernels, func, known, given)
         self._append(func, known, given, result)
         if known.random:
             self.chance.note(self._drawn(earlier))
@@ -256,48 +245,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         """See whether the program has swapped the data of ``tensor`` (``x.data = y`` goes past the dispatcher)."""
         self._operand(tensor)
 
-    def _run(self, func: OpOverload, known: Facts, given: Given) -> Any:
-        """What ``func`` returns for fakes; raises what eager's own kernels raise."""
-        if func is aten.view.default:
-            rehearse_view(*given.passed[0])
-        written = operands_of(written_arguments(func, *given.recorded)) if known.written else ()
-        if written:
-            return self._run_writing(func, given, written)
-        rehearse_dtypes(func, given)
-        return self._run_kernel(func, given)
-
-    def _run_writing(self, func: OpOverload, given: Given, written: Operands) -> Any:
-        """What ``func`` returns, which writes the operands ``written``."""
-        if needs_rehearsal(func, given.operands, written):
-            rehearse(func, *given.recorded)
-        rehearse_dtypes(func, given)
-        shown = shown_by_out(func, *given.passed)
-        with running_fake_kernels(written_tensors(func, *given.passed)):
-            result = self._run_kernel(func, given)
-        count_list_writes(func, *given.passed)
-        if _has_grown(func, given, written):
-            rehearse_error(func, *given.recorded)
-        if any(before.is_resized for before in shown):
-            restride_resized(func, *given.passed)
-        keep_geometry(shown)
-        return result
-
-    def _run_kernel(self, func: OpOverload, given: Given) -> Any:
-        """What the fake kernel of ``func`` returns; raises what eager's raises."""
-        try:
-            with below_forward_mode() if in_forward_mode() else nullcontext():
-                return self._kernels.run(func, given.passed, given.recorded)
-        except NEEDS_DATA:
-            raise
-        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, AssertionError) as error:
-            if rehearse_error(func, *given.recorded):  # eager does it
-                raise UnsupportedOperator(
-                    f"{func} cannot run on fake tensors: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
-                    where=current_line(),
-                    remedy="wrap the call in a torch.library.custom_op with a fake implementation",
-                ) from error
-            raise
-
     def _lift_fresh(self, func: OpOverload, args: tuple[Any, ...]) -> Any:
         """A tensor that the program made of Python numbers."""
         result = func(*args)
@@ -337,7 +284,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             )
         change = Change(Effect.GEOMETRY, (after,))
         operands = (before, Operand(source, region))
-        self._record(DataAccess.SWAP, (operands, {}), operands, Outcome(None, (), change))
+        self._calls.record(DataAccess.SWAP, (operands, {}), operands, Outcome(None, (), change))
 
     def _resized(self, storage: Storage) -> None:
         """Record that ``storage`` has another size (``x.untyped_storage().resize_(n)`` goes past the dispatcher)."""
@@ -347,11 +294,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         change = Change(Effect.STORAGE, (operand,), resized)
         size = resized[0][2]
         resize = torch.ops.inductor.resize_storage_bytes_.default
-        self._record(resize, ((operand, size), {}), (operand,), Outcome(None, (), change))
+        self._calls.record(resize, ((operand, size), {}), (operand,), Outcome(None, (), change))
 
     def _append(self, func: Any, known: Facts | None, given: Given, result: Any) -> None:
         count = len(self.recording.storages)
-        change = UNCHANGED if known is None else self._change(func, known, given)
+        change = UNCHANGED if known is None else self._calls.change(func, known, given)
         if change.replaced:
             recorded = map_tree(lambda x: change.replaced.get(x, x) if isinstance(x, Operand) else x, given.recorded)
             given = replace(given, recorded=recorded, operands=operands_of(recorded))
@@ -368,69 +315,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             elif not outputs and not matters_without_tensors(func, result):
                 return
         fresh = tuple(self.recording.storages[count:])
-        call = self._record(func, given.recorded, given.operands, Outcome(results, outputs, change, fresh))
+        call = self._calls.record(func, given.recorded, given.operands, Outcome(results, outputs, change, fresh))
         self.histories.follow(call, given, result)
         if func is aten.as_strided_copy.default:
             self.recording.regions[call.operands[0].region.storage].setdefault(restrided(call))
         for position, output in enumerate(outputs):
             self.recording.producers.setdefault(output.region, (call, position))
-
-    def _record(self, op: Operator, recorded: Passed, operands: Operands, outcome: Outcome) -> Call:
-        call = Call(
-            op=op,
-            args=recorded[0],
-            kwargs=recorded[1],
-            results=outcome.results,
-            operands=operands,
-            outputs=outcome.outputs,
-            written=outcome.change.written,
-            effect=outcome.change.effect,
-            modes=Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
-            where=current_line(),
-            fresh=outcome.fresh,
-            resized=outcome.change.resized,
-        )
-        self.recording.calls.append(call)
-        return call
-
-    def _change(self, op: OpOverload, known: Facts, given: Given) -> Change:
-        """How ``op`` has changed its operands."""
-        if known.resizes_storage:
-            target = operands_of(given.recorded[0][:1])
-            return Change(Effect.STORAGE, target, self._tensors.resized(target))
-        before = operands_of(written_arguments(op, *given.recorded)) if known.written else ()
-        if not before:
-            return UNCHANGED
-        pairs = zip(before, written_tensors(op, *given.passed), strict=True)
-        written = tuple(self._tensors.show(o.variable, self._tensors.region(x)) for o, x in pairs)
-        resized = self._tensors.resized(written) if known.out or known.writes_geometry else ()
-        if known.writes_geometry:
-            return Change(Effect.GEOMETRY, written, resized)
-        if resized or any(b.region != w.region for b, w in zip(before, written, strict=True)):
-            self._record_resizing(before, written, resized)
-            return Change(Effect.WRITE, written, replaced=dict(zip(before, written, strict=True)))
-        return Change(Effect.WRITE, written)
-
-    def _record_resizing(self, before: Operands, after: Operands, resized: tuple[Resize, ...]) -> None:
-        """An ``out=`` argument was resized: record that as the calls that it amounts to, before the write."""
-        for old, new in zip(before, after, strict=True):
-            if old.region == new.region:
-                continue
-            geometry, sizes = new.region.geometry, list(new.region.geometry.sizes)
-            mine = tuple(r for r in resized if r[0] is new.region.storage)
-            resizing = Outcome(new, (), Change(Effect.GEOMETRY, (new,), mine))
-            self._record(aten.resize_.default, ((old, sizes), {}), (old,), resizing)
-            if not geometry.is_contiguous:
-                args: tuple[Tree, ...] = (new, sizes, list(geometry.strides), geometry.offset)
-                restriding = Outcome(new, (), Change(Effect.GEOMETRY, (new,)))
-                self._record(aten.as_strided_.default, (args, {}), (new,), restriding)
-
-
-def _has_grown(op: OpOverload, given: Given, before: Operands) -> bool:
-    """Whether a fake kernel has resized what an in-place operator writes: eager's refuses to."""
-    if facts(op).out or facts(op).writes_geometry:
-        return False
-    return any(
-        x.dim() != o.region.geometry.rank or (o.region.geometry.is_static and tuple(x.shape) != o.region.geometry.sizes)
-        for x, o in zip(written_tensors(op, *given.passed), before, strict=True)
-    )

@@ -23,7 +23,7 @@ from purefx.layout import Int
 from purefx.pipeline import Stages
 from purefx.report.gradients import reached_targets
 from purefx.report.meanings import Meanings
-from purefx.report.names import argument_names, rebinding_name, result_names
+from purefx.report.names import argument_names, named_results
 from purefx.report.spelling import describe, spell_calls, spell_part
 
 
@@ -252,9 +252,8 @@ class _Results:
     def __init__(self, stages: Stages, names: dict[Input, str]) -> None:
         self._capture, self._replay = stages.capture, stages.replay
         self._arguments = names
-        bound = [(rebinding_name(r), r.result) for r in self._capture.rebindings]
-        results = zip(result_names(self._capture), self._capture.results, strict=True)
-        self._results: list[tuple[str, Result | None]] = [*results, *bound]
+        bound = [(rebinding.name, rebinding.result) for rebinding in self._capture.rebindings]
+        self._results: list[tuple[str, Result | None]] = [*named_results(self._capture), *bound]
         self._given = {known.variable: name for known, name in names.items()}
         self._variables: dict[Variable, str] = dict(self._given)
         for name, result in self._results:

@@ -16,7 +16,7 @@ from purefx.operators import aten
 from purefx.pipeline import Stages, reinplaced
 from purefx.report.contract import count
 from purefx.report.meanings import Meanings
-from purefx.report.names import argument_names, result_names
+from purefx.report.names import argument_names, named_results
 from purefx.report.spelling import shortened
 
 
@@ -119,7 +119,7 @@ def _bases(stages: Stages) -> Iterator[SyntheticBase | ElectedBase]:
 
 
 def _shared_bases(stages: Stages) -> Iterator[SharedBase]:
-    results = list(zip(result_names(stages.capture), stages.capture.results, strict=True))
+    results = named_results(stages.capture)
     for output in stages.functional.outputs:
         if isinstance(output, BaseOutput):
             storage = output.region.storage

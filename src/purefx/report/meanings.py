@@ -26,7 +26,7 @@ from purefx.functional.signature import (
     WrittenOutput,
 )
 from purefx.pipeline import Stages
-from purefx.report.names import argument_names, identifier, rebinding_name, result_names
+from purefx.report.names import argument_names, identifier, named_results
 from purefx.report.spelling import shortened, spell_part
 
 _SAVED = "saved for the backward"
@@ -39,10 +39,8 @@ class Meanings:
         capture = stages.capture
         self._joint = stages.joint
         self._arguments = argument_names(capture)
-        named = [*zip(result_names(capture), capture.results, strict=True)]
-        self._results = [(name, r) for name, r in named if isinstance(r, TensorResult)]
-        bound = [(rebinding_name(r), r.result) for r in capture.rebindings]
-        self._bound = [(name, r) for name, r in bound if isinstance(r, TensorResult)]
+        self._results = [(name, r) for name, r in named_results(capture) if isinstance(r, TensorResult)]
+        self._bound = [(x.name, x.result) for x in capture.rebindings if isinstance(x.result, TensorResult)]
         self._lines = {node.name: shortened(line) for node, line in stages.functional.lines.items()}
         self._saved = set() if stages.joint is None else set(stages.joint.residuals.values())
 

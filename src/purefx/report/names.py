@@ -16,7 +16,7 @@ import torch
 
 from purefx._torch import pytree
 from purefx.capture.arguments import Leaf, Source
-from purefx.capture.captured import Capture, Input, Rebinding, name_of
+from purefx.capture.captured import Capture, Input, Result, name_of
 
 _ARGUMENT = re.compile(r"args\[(\d+)\](.*)", re.DOTALL)
 _KEYWORD = re.compile(r"kwargs\['(\w+)'\](.*)", re.DOTALL)
@@ -40,17 +40,11 @@ def leaf_names(capture: Capture) -> tuple[str, ...]:
     return tuple(renamed(name, parameters) for name in capture.flat.names)
 
 
-def result_names(capture: Capture) -> tuple[str, ...]:
-    """The name of each result: ``result`` and the way to it."""
-    count = len(capture.results)
-    whole = pytree.tree_unflatten(list(range(count)), capture.structure)
+def named_results(capture: Capture) -> list[tuple[str, Result]]:
+    """The results, each with its name: ``result`` and the way to it."""
+    whole = pytree.tree_unflatten(list(range(len(capture.results))), capture.structure)
     paths, _ = pytree.tree_flatten_with_path(whole)
-    return tuple(f"result{pytree.keystr(path)}" for path, _ in paths)
-
-
-def rebinding_name(rebinding: Rebinding) -> str:
-    """What the program binds to another value, as the user would type it."""
-    return rebinding.name
+    return [(f"result{pytree.keystr(path)}", x) for (path, _), x in zip(paths, capture.results, strict=True)]
 
 
 def identifier(name: str) -> str:

@@ -22,7 +22,7 @@ from purefx.functional.signature import WrittenOutput
 from purefx.layout import Geometry, covers, overlaps
 from purefx.layout.symbols import hint
 from purefx.pipeline import Stages
-from purefx.report.names import argument_names, result_names
+from purefx.report.names import argument_names, named_results
 from purefx.report.spelling import dtype_name
 
 WIDTH = 78
@@ -87,7 +87,7 @@ def infer_sharing(stages: Stages) -> tuple[Sharing, ...]:
     for known, name in argument_names(stages.capture).items():
         shown.setdefault(known.after.storage, {})[name] = known.after
     told = {known.variable for known in stages.capture.inputs}
-    for name, result in zip(result_names(stages.capture), stages.capture.results, strict=True):
+    for name, result in named_results(stages.capture):
         if isinstance(result, TensorResult) and result.variable not in told:
             told.add(result.variable)
             shown.setdefault(result.region.storage, {})[name] = result.region
