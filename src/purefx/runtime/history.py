@@ -38,7 +38,7 @@ from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.hooks import emit_hooks_between, emit_hooks_on, emit_late_hooks
 from purefx.runtime.moved_leaves import emit_moved_leaves
 from purefx.runtime.saved import holder_of, spell_saved
-from purefx.runtime.scope import Scope, indented
+from purefx.runtime.scope import Scope, indented, makers_of
 from purefx.runtime.support import set_versions
 from purefx.runtime.versions import emit_at_versions, emit_plain_views
 from purefx.runtime.write_back import emit_seen
@@ -247,9 +247,7 @@ def _early(scope: Scope, calls: list[Call]) -> list[str]:
 
 def _makers(scope: Scope, wanted: set[Variable]) -> list[Call]:
     """The statements that make the ``wanted`` variables, to which it adds what they are made of; they are early now."""
-    for call in reversed(scope.replay.statements):
-        if wanted & {o.variable for o in call.outputs}:
-            wanted |= {o.variable for o in call.operands}
+    makers_of(scope.replay.statements, wanted)
     calls = [call for call in scope.replay.statements if wanted & {o.variable for o in call.outputs}]
     calls = [call for call in calls if call not in scope.early]
     scope.early.update(calls)

@@ -9,10 +9,10 @@ def f(x, y):                       arg0.set_(arg1)
 from __future__ import annotations
 
 from purefx.analysis.gradients import is_moved
-from purefx.capture.recording import Call, Variable
+from purefx.capture.recording import Variable
 from purefx.functional.signature import RootInput
 from purefx.runtime.epilogue import emit_calls, fetch_storages
-from purefx.runtime.scope import Scope
+from purefx.runtime.scope import Scope, makers_of
 
 
 def emit_moved_leaves(scope: Scope) -> list[str]:
@@ -23,15 +23,11 @@ def emit_moved_leaves(scope: Scope) -> list[str]:
     moved = {known.variable for known in scope.inputs if is_moved(scope.capture, known)}
     statements = scope.replay.statements
     last = max((i for i, call in enumerate(statements) if moved & {o.variable for o in call.written}), default=-1)
-    older, wanted = set(moved), set(moved)
-    early: list[Call] = []
+    wanted = set(moved)
     for call in statements[: last + 1]:
-        if older & {o.variable for o in call.operands}:
-            older |= {o.variable for o in call.outputs}
-    for call in reversed(statements[: last + 1]):
-        if (wanted | older) & {o.variable for o in (*call.outputs, *call.written)}:
-            wanted |= {o.variable for o in call.operands}
-            early.insert(0, call)
+        if wanted & {o.variable for o in call.operands}:
+            wanted |= {o.variable for o in call.outputs}
+    early = makers_of(statements[: last + 1], wanted, written=True)
     scope.early.update(early)
     return [*_keep_former(scope, moved), *(fetch_storages(scope) if early else []), *emit_calls(scope, early)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 import torch
@@ -106,6 +107,19 @@ class Scope:
     def _input_name(self, known: Input) -> str:
         source = known.sources[0]
         return self.leaves[source.index] if isinstance(source, Leaf) else self.unique(known.name, "held")
+
+
+def makers_of(calls: Sequence[Call], wanted: set[Variable], *, written: bool = False) -> list[Call]:
+    """Those of ``calls`` that make the ``wanted`` variables, to which it adds what they are made of.
+
+    With ``written`` those that only change them are among these.
+    """
+    found = []
+    for call in reversed(calls):
+        if wanted & {o.variable for o in (*call.outputs, *(call.written if written else ()))}:
+            wanted |= {o.variable for o in call.operands}
+            found.append(call)
+    return found[::-1]
 
 
 def indented(lines: list[str]) -> list[str]:

@@ -20,7 +20,7 @@ from purefx.capture.recording import Call, DataAccess, Effect, Variable
 from purefx.functional.roots import written_regions
 from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 from purefx.runtime.epilogue import emit_calls
-from purefx.runtime.scope import Scope
+from purefx.runtime.scope import Scope, makers_of
 from purefx.runtime.support import set_versions
 
 
@@ -159,9 +159,7 @@ def _emit_at_version(scope: Scope, calls: list[Call], *, older: bool) -> list[st
 def _made_of(scope: Scope, variable: Variable) -> set[Variable]:
     """The variables that the statements make ``variable`` of, itself among them."""
     found = {variable}
-    for call in reversed(scope.replay.statements):
-        if found & {o.variable for o in call.outputs}:
-            found |= {o.variable for o in call.operands}
+    makers_of(scope.replay.statements, found)
     return found
 
 
