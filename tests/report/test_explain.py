@@ -226,3 +226,9 @@ def test_values_that_no_guard_watches_are_told_with_equal_ones_together() -> Non
 def test_nothing_is_listed_of_a_program_without_such_values() -> None:
     assert not explained_step().unchecked
     assert "not checked" not in str(explained_step())
+
+
+def test_who_is_to_share_storage_is_told_in_pairs() -> None:
+    whole = torch.zeros(6)
+    found = explained(lambda a, b, c: a.add_(b) + c, whole[:3], whole[3:], torch.ones(3)).guards
+    assert "distinct_storages(a, c) and share_storage(b, a)" in [str(guard) for guard in found]

@@ -178,6 +178,15 @@ def _conjuncts(node: ast.AST) -> list[ast.expr]:
             return []
 
 
+def _shared(tensors: list[ast.expr], first: list[Any]) -> ast.expr:
+    """That each of ``tensors`` shares storage with the one whose number ``first`` has, and these do not."""
+    pairs = [(x, tensors[i]) for x, i in zip(tensors, first, strict=True) if x is not tensors[i]]
+    said: list[ast.expr] = [ast.Call(ast.Name("share_storage"), [*pair], []) for pair in pairs]
+    if len({*first}) > 1:
+        said.insert(0, ast.Call(ast.Name("distinct_storages"), [tensors[i] for i in dict.fromkeys(first)], []))
+    return ast.BoolOp(ast.And(), said) if len(said) > 1 else said[0]
+
+
 class _InWords(ast.NodeTransformer):
     """Puts the user's names in the place of the wrapper's; ``entries`` are the names of ``table.get(key)``."""
 
@@ -187,6 +196,14 @@ class _InWords(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.Name:  # the name that ast looks for
         return ast.Name(self._words.get(node.id, node.id), node.ctx)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:  # as above
+        match node:
+            case ast.Compare(ast.Call(ast.Name("storages"), given), [ast.Eq()], [ast.List(first)]):
+                return _shared([self.visit(x) for x in given], [x.value for x in first if isinstance(x, ast.Constant)])
+            case _:
+                self.generic_visit(node)
+                return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:  # as above
         match node:
