@@ -1,0 +1,141 @@
+"""Autograd: the histories of views, hooks on what is saved, the backward that runs, forward-mode AD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch._functorch import eager_transforms  # knows whether a level of forward-mode AD is open
+from torch.autograd import forward_ad  # has the level that is open
+
+
+def copy_view_rules(fake: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Let the view ``fake`` be written to in place where ``tensor`` may be: not a piece of ``unbind``, for one.
+
+    How a view was made decides that; PyTorch keeps it in a field without a public name.
+    """
+    if fake._is_view() and not fake.is_inference():
+        torch._C._autograd._set_creation_meta(fake, torch._C._autograd._get_creation_meta(tensor))
+
+
+def view_rules(tensor: torch.Tensor) -> Any:
+    """What decides whether the view ``tensor`` may be written to (see `copy_view_rules`)."""
+    return torch._C._autograd._get_creation_meta(tensor)
+
+
+def is_piece(view: torch.Tensor) -> bool:
+    """Whether ``view`` is one of several that one operator returned, as those of ``unbind``."""
+    return view._is_view() and view_rules(view) == torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
+
+
+def is_from_function(view: torch.Tensor) -> bool:
+    """Whether ``view`` was returned by a function of the user's, so that autograd cannot make its history anew."""
+    return view._is_view() and view_rules(view) == torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION
+
+
+def accumulates() -> bool:
+    """Whether the backward that runs adds up gradients at all leaves, and was not asked for those of some tensors."""
+    valid: bool = torch.autograd._is_checkpoint_valid()  # type: ignore[no-untyped-call]  # it has no types
+    return valid
+
+
+def keeps_graph() -> bool:
+    """Whether the backward that runs may be asked to run once more (``retain_graph=True``)."""
+    return torch._C._autograd._get_current_graph_task_keep_graph()
+
+
+@contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """Take off the hooks that the caller has set on what autograd saves: they are for the call, not for its capture."""
+    hooks = []
+    ignore_is_tracing = False
+    while (top := torch._C._autograd._top_saved_tensors_default_hooks(ignore_is_tracing)) is not None:
+        hooks.append(top)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(hooks):
+            torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+READS_HISTORY: Callable[..., Any] = vars(torch._C.TensorBase)["grad_fn"].__get__
+"""What a mode for torch functions sees where a program asks for ``x.grad_fn``."""
+
+
+READS_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__get__
+"""What a mode for torch functions sees where a program asks for ``x.data``."""
+
+
+def has_saved_tensor_hooks() -> bool:
+    """Whether hooks are set on what autograd saves."""
+    ignore_is_tracing = False
+    return torch._C._autograd._top_saved_tensors_default_hooks(ignore_is_tracing) is not None
+
+
+def in_forward_mode() -> bool:
+    """Whether a level of forward-mode AD is open."""
+    return forward_ad._current_level >= 0
+
+
+def plain_have_tangents() -> bool:
+    """Whether a tensor that no transform has wrapped may have a tangent: ``torch.func.jvp`` has its own in wrappers.
+
+    PyTorch has one level, which either the user or ``torch.func.jvp`` has opened; a counter of its tells who.
+    """
+    return forward_ad._current_level >= 0 and not eager_transforms.JVP_NESTING
+
+
+@contextmanager
+def below_forward_mode() -> Iterator[None]:
+    """Let fake kernels be: what prints a tensor asks for its tangent, of which nothing is known below autograd.
+
+    PyTorch prints the operands of an operator whose overload it looks for.
+    """
+    level, forward_ad._current_level = forward_ad._current_level, -1
+    try:
+        yield
+    finally:
+        forward_ad._current_level = level
+
+
+def without_tangents() -> AbstractContextManager[None]:
+    """Switch forward-mode AD off, as `torch.no_grad` switches off reverse mode; public it is not."""
+    return torch.autograd.forward_ad._set_fwd_grad_enabled(mode=False)
+
+
+def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tangent of ``tensor`` in forward-mode AD, which has one level; None if it has none.
+
+    What is public does the same, and takes four times as long.
+    """
+    if forward_ad._current_level < 0:
+        return None
+    tangent: torch.Tensor | None = torch._C._VariableFunctions._unpack_dual(tensor, level=0)[1]
+    return tangent
+
+
+def primal_of(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` without its tangent in forward-mode AD; itself, if it has none."""
+    if tangent_of(tensor) is None:
+        return tensor
+    primal: torch.Tensor = torch.autograd.forward_ad.unpack_dual(tensor).primal  # type: ignore[no-untyped-call]
+    return primal
+
+
+def carried_value(name: str) -> Any:
+    """What this thread, or the one whose backward it runs, has set under ``name``; None if nothing.
+
+    Values of `threading.local` do not reach the threads of a backward.
+    """
+    return torch._C._get_obj_in_tls(name) if torch._C._is_key_in_tls(name) else None
+
+
+def set_carried_value(name: str, value: Any) -> None:
+    """Set what `carried_value` gives; None takes it away."""
+    if value is not None:
+        torch._C._stash_obj_in_tls(name, value)
+    elif torch._C._is_key_in_tls(name):
+        torch._C._remove_obj_from_tls(name)

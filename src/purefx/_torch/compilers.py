@@ -1,0 +1,89 @@
+"""Dynamo and Inductor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from types import FunctionType, MethodType
+from typing import Any, Literal, ParamSpec, TypeVar
+
+import torch
+import torch.utils._pytree as pytree  # the flattening that torch.compile and transformers register types with
+from torch._C._dynamo.eval_frame import set_eval_frame  # what Dynamo does with the frames that are called
+from torch._dynamo import OptimizedModule  # what torch.compile makes of a module
+from torch._ops import OpOverload  # the types of operators; no public spelling
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def untraced(function: Callable[P, R]) -> Callable[P, R]:
+    """``function``, into which Dynamo does not look; PyTorch leaves the types of its decorator open."""
+    outside: Callable[P, R] = torch.compiler.disable(function, reason="purefx compiles it")  # type: ignore[no-untyped-call]
+    return outside
+
+
+@contextmanager
+def without_dynamo() -> Iterator[None]:
+    """Run what ``torch.compile`` has made as it was written.
+
+    Dynamo gives up for good a function that it meets below a dispatch mode: it stays in eager until a reset.
+    ``set_stance`` refuses where Dynamo is looking, so that it has to look away first.
+    """
+    looking = set_eval_frame(None)
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        set_eval_frame(looking)
+
+
+def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What ``torch.compile`` has made ``function`` of; itself, if it has not made it."""
+    if isinstance(function, OptimizedModule):
+        module: torch.nn.Module = function._orig_mod
+        return module
+    if isinstance(function, MethodType):
+        method = as_written(function.__func__)
+        return function if method is function.__func__ else MethodType(method, function.__self__)
+    if isinstance(function, FunctionType) and hasattr(function, "_is_torch_compile"):  # a module inside is told, too
+        original: Callable[..., Any] = vars(function)["_torchdynamo_orig_callable"]
+        return original
+    return function
+
+
+def inductor_for(
+    graphs: Literal["forward", "backward", "inference"],
+) -> Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]:
+    """The compiler of Inductor for such graphs, which must be functional.
+
+    Its public functions take graphs that are not functional yet, and functionalize them by AOTAutograd.
+    """
+    from torch._inductor.compile_fx import compile_fx_inner  # seconds that only its users pay
+
+    def inductor(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        output = module.graph.output_node()
+        output.meta["user_visible_output_idxs"] = range(len(pytree.tree_leaves(output.args)))  # their strides are kept
+        with _eager_random_numbers():
+            compiled: Callable[..., Any] = compile_fx_inner(
+                module, example_inputs, is_backward=graphs == "backward", is_inference=graphs == "inference"
+            )
+        return compiled
+
+    return inductor
+
+
+def inductor_decompositions() -> Mapping[OpOverload, Callable[..., Any]]:
+    """The operators that Inductor has no lowering for, and what it wants them to be made of."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    with _eager_random_numbers():
+        table: Mapping[OpOverload, Callable[..., Any]] = select_decomp_table()
+    return table
+
+
+def _eager_random_numbers() -> AbstractContextManager[Any]:
+    """Have Inductor draw the numbers that eager draws; its own generator gives others."""
+    from torch._inductor import config
+
+    return config.patch(fallback_random=True)  # type: ignore[no-any-return]

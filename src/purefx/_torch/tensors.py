@@ -1,0 +1,92 @@
+"""Tensors: their memory, their counters of writes, and the Python objects that they are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """The identity of the memory block of ``tensor``; ``data_ptr`` is no identity (empty and fake tensors)."""
+    return memory_key(tensor.untyped_storage())
+
+
+def memory_key(memory: torch.UntypedStorage) -> int:
+    """The identity of ``memory``; two Python objects may stand for one block."""
+    key: int = memory._cdata
+    return key
+
+
+def has_symbolic_sizes(tensor: torch.Tensor) -> bool:
+    """Whether a size, stride or the offset of ``tensor`` is a symbol: to look for one in Python costs more."""
+    symbolic: bool = tensor._has_symbolic_sizes_strides
+    return symbolic
+
+
+def set_version(tensor: torch.Tensor, version: int) -> None:
+    """Set the version counter of ``tensor``, to undo what a capture counted on a tensor of the caller."""
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+
+def count_writes_together(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether a write to ``a`` moves the version of ``b``: true of ``x.detach()``, not of ``x.data``."""
+    return bool(counting_with(a, [b]))
+
+
+def counting_with(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Those of ``others`` whose version a write to ``tensor`` moves.
+
+    PyTorch has no way to ask; so the counter is moved on and put back.
+    """
+    if tensor.is_inference():
+        return []
+    version = tensor._version
+    equal = [x for x in others if not x.is_inference() and x._version == version]
+    if not equal:
+        return []
+    torch.autograd.graph.increment_version(tensor)
+    found = [x for x in equal if x._version != version]
+    set_version(tensor, version)
+    return found
+
+
+def swap_contents(a: torch.Tensor, b: torch.Tensor) -> None:
+    """Let each of two Python objects be the tensor that the other was.
+
+    ``torch.utils.swap_tensors`` refuses to where a graph of gradients holds one, or a weak reference.
+    """
+    torch._C._swap_tensor_impl(a, b)
+
+
+@contextmanager
+def without_overrides() -> Iterator[None]:
+    """Take the tensors of classes with ``__torch_function__`` as plain ones."""
+    with torch._C.DisableTorchFunctionSubclass():
+        yield
+
+
+def takes_hooks_off(func: Callable[..., Any]) -> bool:
+    """Whether ``func`` is what ``set_`` calls from within, of a tensor whose class overrides functions."""
+    descriptor: Any = torch.Tensor._backward_hooks
+    return bool(func == descriptor.__set__)
+
+
+def holders_in_python(tensor: torch.Tensor) -> int:
+    """How many references Python has to ``tensor``, the caller's own among them.
+
+    While others than Python hold it (a graph of gradients), PyTorch has one reference of its own.
+    """
+    others: bool = tensor._use_count() > 1  # type: ignore[attr-defined]  # PyTorch's stubs leave it out
+    return sys.getrefcount(tensor) - 2 - others
+
+
+def with_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor``; if it is one of the zeros without memory that autograd makes, a tensor of zeros.
+
+    Not all of PyTorch's kernels know those: some read whatever memory they come upon.
+    """
+    return torch.zeros_like(tensor) if tensor._is_zerotensor() else tensor
