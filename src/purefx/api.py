@@ -15,7 +15,7 @@ import purefx.report.check as checking
 from purefx._torch import as_written, is_batching, is_transforming, pytree, untraced, without_modes
 from purefx.autodiff.derived import Gradient
 from purefx.autodiff.partition import Partition, check_partition
-from purefx.capture.arguments import Leaf
+from purefx.capture.arguments import Leaf, alive
 from purefx.capture.captured import name_of
 from purefx.capture.session import is_capturing
 from purefx.capture.turns import ONE_AT_A_TIME
@@ -174,10 +174,14 @@ class Compiled:
         if is_transforming():
             return self._composer(args, kwargs)
         leaves, structure = leaves_of(args, kwargs)
-        chosen = self._known(leaves, structure)
+        try:
+            chosen = self._known(leaves, structure)
+        except NotImplementedError:  # a wrapper of a transform that has ended shows no memory
+            chosen = None
         if chosen is None:
             with ONE_AT_A_TIME:
-                chosen = self._known(leaves, structure) or self._captured(args, kwargs, leaves, structure)
+                seen = alive(leaves)
+                chosen = self._known(seen, structure) or self._captured(args, kwargs, seen, structure)
         return chosen.run(leaves)
 
     def _known(self, leaves: Any, structure: Any) -> Wrapper | None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from purefx._torch import pytree, without_modes
+from purefx._torch import outside_transforms, pytree, without_modes
 from purefx.analysis.gradients import check_gradients
 from purefx.analysis.replay import Replay, infer_replay
 from purefx.autodiff.backward import Pattern
@@ -96,7 +96,7 @@ def run_stages(
     """
     try:
         dynamic = dynamic or any(map(has_symbols, pytree.tree_leaves((args, kwargs))))
-        with ONE_AT_A_TIME, _no_collections():
+        with ONE_AT_A_TIME, _no_collections(), outside_transforms():
             captured = capture(function, args, kwargs, dynamic=dynamic, known=find_number)
             captured = captured if effects else without_effects(captured)
             replay = infer_replay(captured)

@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx
 
 from purefx._torch import pytree
+from purefx.capture.arguments import alive
 from purefx.capture.captured import name_of
 from purefx.pipeline import Stages
 from purefx.report.conditions import Conditions
@@ -62,8 +63,9 @@ class Program:
         leaves, structure = pytree.tree_flatten((args, kwargs))
         if structure != self.stages.capture.flat.structure:
             raise ValueError(f"{_OTHER}: the structure of the arguments is another")
-        if not self.wrapper.matches(leaves):
-            failing = Conditions.of(self.stages.capture, self.wrapper).failing(leaves)
+        seen = alive(leaves)
+        if not self.wrapper.matches(seen):
+            failing = Conditions.of(self.stages.capture, self.wrapper).failing(seen)
             raise ValueError(f"{_OTHER}: it must hold that {next(failing)}")
         return self.wrapper.run(leaves)
 

@@ -80,3 +80,8 @@ def test_a_result_that_is_the_same_for_all_is_repeated(result: str) -> None:
     around = ["func.vmap(f, in_dims=(0, None))"]
     arguments = [numbers([2, 3], 0), numbers([3, 2], 1)]
     assert_right([nest_of(arguments, ["y = b * 2", "y[0] = 1.0"], result, around)])
+
+
+def test_examples_that_lie_with_gaps_are_copied_without_what_lies_between() -> None:
+    body = ["v = a.unbind(0)[3]", "a[torch.tensor([0, 1])] = v"]
+    assert_right([nest_of([numbers([8, 2, 2], 0)], body, "a", ["func.vmap(f, in_dims=1)", "func.vmap(f, in_dims=2)"])])

@@ -170,6 +170,12 @@ def unwrap_dead(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [*map(torch._C._functorch.unwrap_if_dead, tensors)]
 
 
+def as_alive(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` without the wrappers of transforms that have ended, however many."""
+    held: torch.Tensor = torch._C._functorch.unwrap_if_dead(tensor)
+    return tensor if held is tensor else as_alive(held)
+
+
 def unwrap_at(tensors: Sequence[torch.Tensor], level: int) -> list[torch.Tensor]:
     """What the wrappers of a grad or jvp hold, if such of that ``level`` are among ``tensors``; else these."""
     unwrap = torch._C._functorch._unwrap_for_grad

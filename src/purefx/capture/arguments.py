@@ -11,12 +11,13 @@ from __future__ import annotations
 import enum
 import numbers
 import types
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from purefx._torch import FakeTensor, is_functional_wrapper, is_functorch_wrapped, pytree
+from purefx._torch import FakeTensor, as_alive, is_functional_wrapper, is_functorch_wrapped, pytree
 from purefx.errors import InvisibleAliasing, UnknownArgumentType, UnsupportedTensor
 
 PLAIN = (
@@ -112,10 +113,16 @@ class Flat:
 
 def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flat:
     """The leaves of ``args`` and ``kwargs``; raises UnknownArgumentType for one that cannot be compared."""
-    names, leaves, structure = _named_leaves(args, kwargs)
+    names, given, structure = _named_leaves(args, kwargs)
+    leaves = tuple(alive(given))
     for name, leaf in zip(names, leaves, strict=True):
         _check_type(name, leaf)
     return Flat(leaves, names, structure, tuple(kwargs))
+
+
+def alive(leaves: Iterable[Any]) -> list[Any]:
+    """``leaves`` without the wrappers of transforms that have ended: to operators these are what they hold."""
+    return [as_alive(x) if isinstance(x, torch.Tensor) else x for x in leaves]
 
 
 def check_tensor(name: str, tensor: torch.Tensor) -> None:

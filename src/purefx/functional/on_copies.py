@@ -101,8 +101,8 @@ def with_strides_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def laid_out(tensor: torch.Tensor, geometry: Geometry) -> torch.Tensor:
-    """``tensor``, copied if need be to memory in which it lies as ``geometry`` says."""
-    if tensor.stride() == geometry.strides:
+    """``tensor``, copied if need be to memory in which it lies as ``geometry`` says, with gaps that are its own."""
+    if tensor.stride() == geometry.strides and geometry.is_dense:
         return tensor
     physical = _physical(tensor)
     sizes, strides, span = geometry.sizes, geometry.strides, geometry.shifted(-geometry.offset).span()[1]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from purefx._torch import ShapeEnv, count_writes_together, is_piece
+from purefx._torch import ShapeEnv, count_writes_together, is_functorch_wrapped, is_piece
 from purefx.capture.arguments import GradientOf, Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input
 from purefx.capture.edges import has_lost_history, is_bare_view, is_view_without_grad
@@ -197,7 +197,8 @@ def _gradient_conditions(name: str, known: Input, speller: Speller) -> Iterator[
 
 
 def _history_conditions(name: str, tensor: torch.Tensor, speller: Speller) -> Iterator[str]:
-    """What a tensor that requires grad is a part of: a leaf, a view, a view that has no history."""
+    """What a tensor that requires grad is a part of: a leaf, a view, a view that has no history; no ended transform."""
+    yield f"not {speller.name('is_functorch_wrapped', is_functorch_wrapped)}({name})"
     yield f"({name}._base is None) is {tensor._base is None}"
     if tensor._base is not None and (is_piece(tensor) or is_view_without_grad(tensor)):
         lost = speller.name("has_lost_history", has_lost_history)
