@@ -20,6 +20,13 @@ class SourceLine:
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}"
 
+    @classmethod
+    def parsed(cls, text: str) -> SourceLine | None:
+        """The line that is spelled ``text``; None of no such text."""
+        place, _, function = text.partition(" in ")
+        file, _, number = place.rpartition(":")
+        return cls(file, int(number), function) if number.isdigit() else None
+
 
 class PurefxError(Exception):
     """The root of every error that purefx itself raises."""

@@ -72,15 +72,9 @@ class _Checking(fx.Interpreter):
         remedy = f"declare it ({fix}), or let the operator return new tensors"
         line = self._lines.get(node.name, "")
         return UndeclaredWrite(
-            f"{node.target} {what}, but its schema does not say so", where=_parsed(line), remedy=remedy
+            f"{node.target} {what}, but its schema does not say so", where=SourceLine.parsed(line), remedy=remedy
         )
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
-
-
-def _parsed(line: str) -> SourceLine | None:
-    place, _, function = line.partition(" in ")
-    file, _, number = place.rpartition(":")
-    return SourceLine(file, int(number), function) if number.isdigit() else None

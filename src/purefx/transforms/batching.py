@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
 from purefx._torch import pytree, resolve_op
+from purefx.errors import SourceLine, TransformRefused
 from purefx.functional.on_copies import OnCopies, laid_out
 from purefx.functional.signature import FunctionalGraph
 from purefx.functional.verify import returned
@@ -56,6 +58,8 @@ def _call(functional: FunctionalGraph, node: fx.Node, known: dict[fx.Node, Any],
     if target in _STRIDED:
         base = functional.values[node.args[0]].geometry  # type: ignore[index]  # it is a node, and of a tensor
         return _STRIDED[target](base, *args, **kwargs)
+    if target in _COUNTED and _is_told(target, args):
+        return _counted(functional, node, args, kwargs)
     if target is torch.ops.higher_order.cond and batch_levels(args[0]):
         return _either(*args)
     if target in FILLS:
@@ -122,6 +126,57 @@ class _Each(torch.autograd.Function):
         rows = [op(*(x if dim is None else x.select(dim, i) for x, dim in pairs)) for i in range(info.batch_size)]
         outputs = tuple(torch.stack(column) for column in zip(*rows, strict=True))
         return outputs, (0,) * len(outputs)
+
+
+def _is_told(op: Any, args: Any) -> bool:
+    """Whether a tensor with a batch says how many elements ``op`` gives."""
+    told = [x for x in pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
+    return any(batch_levels(x) for x in told if op is not aten.index.Tensor or x.dtype == torch.bool)
+
+
+def _counted(functional: FunctionalGraph, node: fx.Node, args: Any, kwargs: Any) -> Any:
+    """What gives as many elements as an example says: one after the other, if what reads them says how many.
+
+    x[mask].sum()     elements that are not asked for may be there as zeros
+    """
+    op: Any = node.target
+    sizes: Any = functional.values[node].geometry.sizes
+    known = [x.node.maybe_as_int() if isinstance(x, torch.SymInt) else x for x in sizes]
+    if None not in known:
+        return _each(_Sized(op, known), args, kwargs)
+    if op is aten.index.Tensor and _are_summed(node, dim := len(args[1]) - 1):
+        x, mask = args[0], args[1][dim]
+        kept = mask.reshape(*mask.shape, *[1] * (x.dim() - dim - mask.dim()))
+        return torch.where(kept, x, 0).flatten(dim, dim + mask.dim() - 1)
+    if op in _LOOPED:
+        raise TransformRefused(
+            f"under vmap numbers in a tensor with a batch say how many elements {op} gives, maybe each example others",
+            where=SourceLine.parsed(functional.lines.get(node, "")),
+            remedy="say how many (output_size=); count by scatter_add in the place of bincount",
+        )
+    return op(*args, **kwargs)
+
+
+def _are_summed(node: fx.Node, dim: int) -> bool:
+    """Whether ``node`` indexes the dimension ``dim`` alone, and all that read it add up what it gives along that."""
+    indices: Any = node.args[1]
+    dims = [user.args[1] if len(user.args) > 1 else [dim] for user in node.users if user.target in _SUMS]
+    return not any(indices[:dim]) and len(dims) == len(node.users) and all(dim in found for found in dims)
+
+
+@dataclass(frozen=True)
+class _Sized:
+    """``op``, where it is known that it gives something of ``sizes``; it raises if it gives something else."""
+
+    op: Callable[..., torch.Tensor]
+    sizes: Sequence[int]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """What ``op`` gives."""
+        given = self.op(*args, **kwargs)
+        for found, size in zip(given.shape, self.sizes, strict=True):
+            torch._check(found == size)
+        return given
 
 
 def _either(which: torch.Tensor, first: Callable[..., Any], second: Callable[..., Any], operands: Sequence[Any]) -> Any:
@@ -311,6 +366,13 @@ _FREE: dict[Any, Callable[..., Any]] = {
     operator.getitem: operator.getitem,
 }
 """Operators that vmap refuses in some layouts, or has no rule for, or a wrong one, as others."""
+
+_LOOPED = frozenset({aten.bincount.default, aten.repeat_interleave.Tensor})
+
+_COUNTED = _LOOPED | {aten.index.Tensor, aten.masked_select.default, aten.nonzero.default}
+"""Operators that give as many elements as numbers in tensors say.  Those that are looped, vmap does not refuse."""
+
+_SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 
 FILLS: dict[Any, Callable[..., Any]] = {
     aten.bernoulli.p: aten.bernoulli.p,  # PyTorch crashes in bernoulli_ where an outer vmap alone has a batch

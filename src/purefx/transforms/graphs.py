@@ -244,7 +244,8 @@ def _part(
     made.output(tuple(image[node] for node in distinct))
     values = {image[n]: v.moved(image[n], image.get(v.origin)) for n, v in functional.values.items() if n in image}
     kept: tuple[GraphOutput, ...] = tuple(ResidualOutput(node.name) for node in distinct)
-    part = FunctionalGraph(made, functional.constants, tuple(records), kept, values, {})
+    lines = {image[n]: line for n, line in functional.lines.items() if n in image}
+    part = FunctionalGraph(made, functional.constants, tuple(records), kept, values, lines)
     return Graph(graph.capture, part, tuple(takes), tuple(distinct.index(node) for node in outputs))
 
 
