@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -143,7 +142,7 @@ def _counted(functional: FunctionalGraph, node: fx.Node, args: Any, kwargs: Any)
     sizes: Any = functional.values[node].geometry.sizes
     known = [x.node.maybe_as_int() if isinstance(x, torch.SymInt) else x for x in sizes]
     if None not in known:
-        return _each(_Sized(op, known), args, kwargs)
+        return _each(lambda *args, **kwargs: op(*args, **kwargs).reshape(known), args, kwargs)  # or it raises
     if op is aten.index.Tensor and _are_summed(node, dim := len(args[1]) - 1):
         x, mask = args[0], args[1][dim]
         kept = mask.reshape(*mask.shape, *[1] * (x.dim() - dim - mask.dim()))
@@ -160,23 +159,8 @@ def _counted(functional: FunctionalGraph, node: fx.Node, args: Any, kwargs: Any)
 def _are_summed(node: fx.Node, dim: int) -> bool:
     """Whether ``node`` indexes the dimension ``dim`` alone, and all that read it add up what it gives along that."""
     indices: Any = node.args[1]
-    dims = [user.args[1] if len(user.args) > 1 else [dim] for user in node.users if user.target in _SUMS]
+    dims: list[Any] = [user.args[1] if len(user.args) > 1 else [dim] for user in node.users if user.target in _SUMS]
     return not any(indices[:dim]) and len(dims) == len(node.users) and all(dim in found for found in dims)
-
-
-@dataclass(frozen=True)
-class _Sized:
-    """``op``, where it is known that it gives something of ``sizes``; it raises if it gives something else."""
-
-    op: Callable[..., torch.Tensor]
-    sizes: Sequence[int]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """What ``op`` gives."""
-        given = self.op(*args, **kwargs)
-        for found, size in zip(given.shape, self.sizes, strict=True):
-            torch._check(found == size)
-        return given
 
 
 def _either(which: torch.Tensor, first: Callable[..., Any], second: Callable[..., Any], operands: Sequence[Any]) -> Any:
