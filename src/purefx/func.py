@@ -9,13 +9,17 @@ a loop raises are raised.  What a transform cannot keep is refused with `purefx.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 
+from purefx._torch import add_batch, innermost_transform, pytree
 from purefx.api import Compiled, compile
 from purefx.capture.session import is_capturing
+from purefx.transforms.levels import batch_levels
 from purefx.transforms.strided import strided_batching
 
 __all__ = [
@@ -85,7 +89,41 @@ def vmap(
     ``func`` may write to what it makes, whether that has a batch or not, and to arguments that have one: these are
     written in place.  Raises TransformRefused if it writes something with a batch to an argument without.
     """
-    return torch.func.vmap(_functional(func), in_dims, out_dims, randomness, chunk_size=chunk_size)
+    function = _functional(func)
+    if out_dims != 0:
+        function = _with_batch(function, out_dims)
+    return torch.func.vmap(function, in_dims, out_dims, randomness, chunk_size=chunk_size)
+
+
+def _with_batch(function: Function, out_dims: Dims) -> Function:
+    """``function`` under vmap, whose results have a batch where ``out_dims`` asks for a dimension of it.
+
+    What all examples share, PyTorch repeats for ``out_dims=0``, and expands to wrong sizes for others.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        with suppress(ValueError):  # PyTorch will say that the two are not alike
+            return pytree.tree_map(_repeated, out_dims, result)
+        return result
+
+    return call
+
+
+def _repeated(dim: int | None, part: Any) -> Any:
+    transform = innermost_transform()
+    if dim is None or transform is None:
+        return part
+    level, size = transform.level, transform.batch_size
+    return pytree.tree_map(
+        lambda x: (
+            add_batch(x.expand(size, *x.shape), level)
+            if isinstance(x, torch.Tensor) and level not in batch_levels(x)
+            else x
+        ),
+        part,
+    )
 
 
 def grad(func: Function, argnums: Argnums = 0, has_aux: bool = False) -> Function:  # noqa: FBT001, FBT002

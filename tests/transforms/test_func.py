@@ -258,3 +258,14 @@ def test_transforms_of_both_libraries_nest() -> None:
         torch.testing.assert_close(outer.vmap(inner.jacfwd(inner.grad(number)))(X.clone()), expected)
         torch.testing.assert_close(inner.vmap(outer.jacfwd(inner.grad(number)))(X.clone()), expected)
     torch.testing.assert_close(func.vmap(func.hessian(number))(X.clone()), expected)
+
+
+@pytest.mark.parametrize("out_dims", [0, 1, -1, (1, None)])
+def test_what_all_examples_share_may_have_its_batch_anywhere(out_dims: Any) -> None:
+    shared = torch.arange(6.0).view(3, 2)
+    own, found = func.vmap(lambda x: (x * 2, shared), out_dims=out_dims)(X)
+    first, second = out_dims if isinstance(out_dims, tuple) else (out_dims, out_dims)
+    assert torch.equal(own, (X * 2).movedim(0, first))
+    assert torch.equal(found, shared if second is None else torch.stack([shared] * 2, second))
+    with pytest.raises((ValueError, IndexError)):
+        func.vmap(lambda x: (x, shared), out_dims=(1, 1, 5))(X)
