@@ -72,9 +72,19 @@ def both_pieces_written(c: Compile) -> Any:
     return func.vmap(f)(ROWS.clone()), func.jvp(lambda y: f(y * 1), (ROWS[0],), (ROWS[1],))
 
 
+def read_before_written(c: Compile) -> Any:
+    def f(y: Tensor) -> Tensor:
+        z = y * 1
+        scaled = c(lambda a, b: (b[1:].sin().sum(), a[:3].mul_(2), a)[::2])(z, z.detach())
+        return (scaled[0] * scaled[1]).sum() + (z**3).sum()
+
+    return func.hessian(f)(X), func.vmap(func.grad(f))(ROWS), func.jacfwd(lambda y: func.grad(f)(y) * y)(X)
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        read_before_written,
         closure,
         twice,
         detached,

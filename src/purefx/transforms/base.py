@@ -50,7 +50,7 @@ class Base(Fixed):
         self, engine: Engine, name: str, capture: Capture, replay: Replay, functional: Functional, teller: Teller
     ) -> None:
         self._capture = capture
-        self._parts = infer_parts(functional, capture.recording)
+        self._parts = infer_parts(functional, capture)
         self.functional = in_parts(functional, self._parts, capture.recording)
         self._roots = [_root(given) for given in self.functional.inputs]
         self._overwritten = {p.root for p in self._parts if not p.joined} - {_root(x) for x in functional.inputs}
@@ -172,6 +172,7 @@ class Base(Fixed):
         """What stands for the parts in one run: where the function writes, copies that share what the parts share."""
         memory: dict[Root, torch.Tensor] = {}
         for parts in self._parts:
+            memory.update((part, given[part]) for part in parts.early if part in given)
             if parts.joined:
                 whole, region = _empty(parts.root.region), parts.root.region
                 for part in parts.parts:

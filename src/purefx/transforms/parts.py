@@ -4,8 +4,9 @@
 
     a, b both read                     the graph takes their memory once, the program takes a and b
     a, b = x[:3], x[1:], a written     the program takes a and b, puts them together, and returns both anew
+    b read, then a written             the program takes a and b: what is read of b is its own
 
-Memory that is written has one history: tensors that share it must have come from the same tensor by views.
+Other memory that is written has one history: tensors that share it must have come from the same tensor by views.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from itertools import combinations, product
 
 import torch
 
-from purefx.capture.captured import Input
-from purefx.capture.recording import Recording, Storage
+from purefx.capture.captured import Capture, Input, TensorResult
+from purefx.capture.recording import Effect, Recording, Storage
 from purefx.errors import SourceLine, TransformRefused
 from purefx.functional.regions import disjoint, includes
 from purefx.functional.roots import Root
@@ -29,13 +30,15 @@ from purefx.transforms.levels import are_apart, is_differentiated, lineage
 class Parts:
     """What a program takes of the memory of ``root``: ``parts``, which are roots of their own.
 
-    ``joined`` says that they overlap, and that one of them is written; ``where`` is the last write.
+    ``joined`` says that they overlap, and that one of them is written; ``early`` are others, which are read before
+    that; ``where`` is the last write.
     """
 
     root: Root
     parts: tuple[Root, ...]
     joined: bool
     where: SourceLine | None
+    early: tuple[Root, ...] = ()
 
     def check(self, current: Callable[[Input], torch.Tensor], inputs: Sequence[Input]) -> None:
         """Raise TransformRefused unless the program may write to the tensors that are its inputs now."""
@@ -43,8 +46,9 @@ class Parts:
         for known, other in pairs:
             if not are_apart(current(known), current(other)):
                 raise self._refusal(known, other, _OF_OTHERS)
+        early = {part.base for part in self.early}
         for part in (self.root,) if self.root.written else self.parts:
-            for known, other in combinations(part.members, 2):
+            for known, other in combinations([member for member in part.members if member not in early], 2):
                 if not _have_one_history(current(known), current(other)):
                     raise self._refusal(known, other, _BY_ITSELF)
 
@@ -57,9 +61,9 @@ _OF_OTHERS = "an example overlaps another example, in memory that the program wr
 _BY_ITSELF = "a transform differentiates one alone, or each by itself, and they share memory that the program writes"
 
 
-def infer_parts(functional: Functional, recording: Recording) -> list[Parts]:
+def infer_parts(functional: Functional, capture: Capture) -> list[Parts]:
     """What a program takes of each root of ``functional``."""
-    return [_parts(root, recording) for root in functional.roots]
+    return [_parts(root, capture) for root in functional.roots]
 
 
 def in_parts(functional: Functional, parts: Sequence[Parts], recording: Recording) -> Functional:
@@ -76,8 +80,8 @@ def in_parts(functional: Functional, parts: Sequence[Parts], recording: Recordin
     inputs: list[ForwardInput] = [
         RootInput(names.get(p.root, ""), part)
         for p in taken
-        for part in p.parts
-        if p.joined or part is p.parts[0] or part.members[0].variable in read
+        for part in (*p.early, *p.parts)
+        if (p.joined and part not in p.early) or part is p.parts[0] or part.members[0].variable in read
     ]
     outputs: dict[ForwardOutput, None] = {}
     made = {part: WrittenOutput(part, part.region, None) for p in parts if p.joined for part in p.parts}
@@ -89,13 +93,36 @@ def in_parts(functional: Functional, parts: Sequence[Parts], recording: Recordin
     return replace(functional, inputs=(*inputs, *others), outputs=tuple(outputs))
 
 
-def _parts(root: Root, recording: Recording) -> Parts:
+def _parts(root: Root, capture: Capture) -> Parts:
+    recording = capture.recording
     where = last_write(recording, root.region.storage)
     alone = tuple(Root(m.before, m, (m,), root.written) for m in root.members)
     if len(alone) > 1 and not root.written and root.base is not None:
         return Parts(root, alone, joined=False, where=where)
-    joined = len(alone) > 1 and root.base is None and not any(_strays(root, recording))
-    return Parts(root, alone, joined=True, where=where) if joined else Parts(root, (root,), joined=False, where=where)
+    if len(alone) == 1 or any(_strays(root, recording)):
+        return Parts(root, (root,), joined=False, where=where)
+    read = _read_early(root, capture)
+    if root.base is not None and not read:
+        return Parts(root, (root,), joined=False, where=where)
+    early = tuple(part for part in alone if part.base in read)
+    return Parts(root, tuple(part for part in alone if part not in early), joined=True, where=where, early=early)
+
+
+def _read_early(root: Root, capture: Capture) -> set[Input]:
+    """The members of ``root`` that nothing reads once its memory is written, and that nothing is written to."""
+    early = {m.variable: m for m in root.members if m.before == m.after}
+    views = dict(early)
+    written = False
+    for call in capture.recording:
+        for operand in call.operands:
+            known = views.get(operand.variable)
+            if known is not None and call.effect is Effect.VIEW:
+                views.update((output.variable, known) for output in call.outputs)
+            elif known is not None and (written or operand in call.written):
+                early.pop(known.variable, None)
+        written = written or any(o.region.storage is root.region.storage for o in call.written)
+    returned = {result.variable for result in capture.results if isinstance(result, TensorResult)}
+    return {m for m in early.values() if not any(views.get(variable) is m for variable in returned)}
 
 
 def _strays(root: Root, recording: Recording) -> Iterator[bool]:
