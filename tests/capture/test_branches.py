@@ -80,7 +80,30 @@ def composed(cond: Cond, x: Tensor, w: Tensor) -> Tensor:
     return result
 
 
-PROGRAMS = [bare, several, reached, writes, cuts, shows, composed]
+def contained(cond: Cond, x: Tensor, w: Tensor) -> Tensor:
+    operands = ({"x": x, "more": [w, (x,)]}, w)
+    result: Tensor = cond(
+        x.sum() > 1,
+        lambda given, w: (given["x"] * given["more"][0]).sin() * w,
+        lambda given, w: given["more"][1][0].cos() * w,
+        operands,
+    )
+    return result
+
+
+def given_and_reached(cond: Cond, x: Tensor, w: Tensor) -> Tensor:
+    held = (x, w * 2)
+    result: Tensor = cond(x.sum() > 1, lambda x: x * held[0] * held[1], lambda x: x + held[0], (x,))
+    return result
+
+
+def of_a_size(cond: Cond, x: Tensor, w: Tensor) -> Tensor:
+    doubled = torch.cat([x, x])
+    number: Tensor = cond(x.sum() > 1, lambda y: y.sum() * y.shape[0], lambda y: y.prod() + y.shape[0], (doubled,))
+    return number * w
+
+
+PROGRAMS = [bare, several, reached, writes, cuts, shows, composed, contained, given_and_reached, of_a_size]
 
 
 def gradient(f: Function) -> Function:
@@ -157,6 +180,20 @@ def test_examples_share_what_they_do_not_have(program: tuple[Function, Function]
 
     torch.testing.assert_close(torch.func.grad(total(purefx.compile(f)))(W), wanted)
     torch.testing.assert_close(purefx.compile(torch.func.grad(total(f)))(W), wanted)
+
+
+@pytest.mark.parametrize("f", PROGRAMS)
+def test_a_choice_may_be_made_at_any_size(f: Function) -> None:
+    if f in (shows, composed, reached, cuts):
+        pytest.skip("it is written for two elements, or needs gradients of both arguments")
+    like = [torch.ones(3, dtype=torch.float64, requires_grad=True), torch.ones(3, dtype=torch.float64) * 2]
+    traced = purefx.trace(lambda x, w: f(torch.cond, x, w), *like, dynamic=True)
+    for size, sign in ((2, 1), (5, 1), (5, -1)):
+        x, w = (torch.linspace(0.5, 2, size, dtype=torch.float64) * sign).requires_grad_(), W.repeat(3)[:size]
+        found, expected = traced(x, w), f(python, x, w)
+        torch.testing.assert_close(found, expected)
+        slopes = [torch.autograd.grad(y.sin().sum(), x, materialize_grads=True) for y in (found, expected)]
+        torch.testing.assert_close(slopes[0], slopes[1])
 
 
 def test_modules_may_be_branches() -> None:

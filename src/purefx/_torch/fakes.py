@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -21,6 +22,17 @@ def without_modes() -> AbstractContextManager[Any]:
     if not torch._C._len_torch_dispatch_stack() and not torch._ops._len_torch_dispatch_stack_pre_dispatch():  # type: ignore[no-untyped-call]
         return nullcontext()  # which takes a tenth of the time
     return torch.utils._python_dispatch._disable_current_modes()
+
+
+@contextmanager
+def containers_in_cond() -> Iterator[None]:
+    """Let modes see ``cond`` with operands in containers: it is Dynamo that would flatten them, and keeps out."""
+    module: Any = sys.modules[type(torch.ops.higher_order.cond).__module__]
+    before, module.validate_subgraph_args_types = module.validate_subgraph_args_types, lambda operands: None
+    try:
+        yield
+    finally:
+        module.validate_subgraph_args_types = before
 
 
 @contextmanager

@@ -11,6 +11,7 @@ PyTorch's own gradient of ``cond`` traces the branches, and takes those that Dyn
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -116,7 +117,7 @@ class CapturedBody(Body):
         assert self._branch is not None  # until its cond has run
         results = self._branch(*operands)
         if not isinstance(self._branch, _Flat):
-            results = tuple(x.reshape(-1).view(x.shape) for x in results)  # row-major, dimensions of size 1 too
+            results = tuple(x.contiguous().reshape(-1).view(x.shape) for x in results)  # dimensions of size 1 too
         given = set(map(storage_key, operands))
         return tuple(x.clone() if storage_key(x) in given else x for x in results)
 
@@ -130,6 +131,9 @@ def _choose(
     capture: Capturing, pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any]
 ) -> Any:
     """``cond`` of what the program gives to it: the branches may reach tensors by themselves."""
+    leaves, structure = pytree.tree_flatten(tuple(operands))
+    if not all(isinstance(x, torch.Tensor) for x in operands):
+        return _choose(capture, pred, _of_leaves(true_fn, structure), _of_leaves(false_fn, structure), leaves)
     held = [met(branch, operands) for branch in (true_fn, false_fn)]
     distinct = {id(x): x for each in held for x in each}
     positions = [[len(operands) + list(distinct).index(id(x)) for x in each] for each in held]
@@ -140,6 +144,11 @@ def _choose(
     if first.returned != second.returned:
         raise RuntimeError(f"the branches of torch.cond return {first.returned} and {second.returned}")
     return pytree.tree_unflatten(found, first.returned)
+
+
+def _of_leaves(branch: Callable[..., Any], structure: pytree.TreeSpec) -> Callable[..., Any]:
+    """``branch``, whose operands are in containers, as a function of the tensors in them."""
+    return functools.wraps(branch, updated=())(lambda *leaves: branch(*pytree.tree_unflatten(leaves, structure)))
 
 
 def _chosen(capture: Capturing, pred: Any, first: Branch, second: Branch, operands: Sequence[torch.Tensor]) -> Tensors:

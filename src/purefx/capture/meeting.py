@@ -92,10 +92,11 @@ class _Noting(Meeting):
 
 def met(branch: Callable[..., Any], operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The tensors that ``branch`` reaches by itself, in the order in which it does."""
-    noting = _Noting(operands)
     passing = _Passing()  # type: ignore[no-untyped-call]  # torch leaves its __init__ untyped
-    with without_modes(), outer_fake_mode(operands) or nullcontext(), passing, torch.no_grad(), noting:
-        pytree.tree_map(noting.stand_in, branch(*operands))
+    with without_modes(), outer_fake_mode(operands) or nullcontext(), passing:
+        given = [x.view_as(x) for x in operands]  # the branch may reach an operand by itself, too
+        with torch.no_grad(), (noting := _Noting(given)):
+            pytree.tree_map(noting.stand_in, branch(*given))
     held, noting.held = noting.held, []
     noting.forget()
     return held

@@ -18,6 +18,7 @@ import torch
 
 from purefx._torch import (
     FakeTensor,
+    containers_in_cond,
     counting_with,
     outside_transforms,
     pytree,
@@ -234,7 +235,8 @@ class _Session:
             kernels = without_grad_dependent_kernels()
             _running.depth = getattr(_running, "depth", 0) + 1
             with (
-                names, kernels, python_methods(), refusals(), quiet_fake_tensors(), self._branching,
+                names, kernels, python_methods(), refusals(), quiet_fake_tensors(), containers_in_cond(),
+                self._branching,
                 self._fakes.mode, self._recorder,
             ):  # fmt: skip
                 results = self._function(*args, **kwargs)

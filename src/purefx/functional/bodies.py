@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
-
-from torch import fx
+from typing import Any, Protocol, cast
 
 from purefx._torch import FakeTensorMode, ShapeEnv, pytree
 from purefx.analysis.replay import Fresh, Plain, Replay
@@ -16,8 +14,8 @@ from purefx.capture.fakes import fake_like
 from purefx.capture.recording import Call, Operand, Variable, operands_of
 from purefx.capture.session import capture
 from purefx.errors import UnsupportedOperator
-from purefx.functional.builder import Builder
-from purefx.functional.signature import Functional, ResultOutput, WrittenOutput, module_of
+from purefx.functional.builder import Builder, unknown_number
+from purefx.functional.signature import Functional, ResultOutput, SymbolInput, WrittenOutput, module_of
 from purefx.functional.verify import returned
 
 _OPERANDS: dict[str, slice] = {"cond": slice(3, None), "while_loop": slice(2, None)}
@@ -41,11 +39,33 @@ def with_bodies(call: Call, builder: Builder, rewrite: Rewrite) -> Call:
             remedy="use torch.cond, while_loop, or plain Python control flow on sizes",
         )
     operands = operands_of(call.args[_OPERANDS[name]])
-    args = tuple(
-        builder.module(_functional_body(_captured(x, operands, builder.env), operands, rewrite)) if callable(x) else x
-        for x in call.args
-    )
-    return replace(call, args=args)
+    captures = [_captured(x, operands, builder.env) if callable(x) else None for x in call.args]
+    bodies = [None if x is None else _functional_body(x, call, operands, rewrite) for x in captures]
+    symbols = _with_symbols_last([body for body in bodies if body is not None])
+    if not builder.symbols.keys() >= set(symbols):
+        raise unknown_number(symbols[0])
+    args = [x if body is None else builder.module(module_of(body)) for x, body in zip(call.args, bodies, strict=True)]
+    if symbols:
+        args[-1] = (*cast(tuple[Any, ...], args[-1]), *(builder.symbols[symbol] for symbol in symbols))
+    return replace(call, args=tuple(args))
+
+
+def _with_symbols_last(bodies: list[Functional]) -> list[Any]:
+    """The symbols that ``bodies`` read: as operands they come after the others, and all bodies take all of them."""
+    placeholders = [[node for node in body.graph.nodes if node.op == "placeholder"] for body in bodies]
+    taken = [
+        {given.symbol: node for given, node in zip(body.inputs, nodes, strict=True) if isinstance(given, SymbolInput)}
+        for body, nodes in zip(bodies, placeholders, strict=True)
+    ]
+    read = list(dict.fromkeys(symbol for each in taken for symbol, node in each.items() if node.users))
+    for body, nodes, own in zip(bodies, placeholders, taken, strict=True):
+        with body.graph.inserting_after(nodes[-1] if nodes else None):
+            last = [body.graph.placeholder(f"size_{symbol}") for symbol in reversed(read)][::-1]
+        for symbol, node in own.items():
+            if node.users:
+                node.replace_all_uses_with(last[read.index(symbol)])
+            body.graph.erase_node(node)
+    return read
 
 
 def _captured(function: Callable[..., Any], operands: Sequence[Operand], env: ShapeEnv) -> Capture:
@@ -55,8 +75,8 @@ def _captured(function: Callable[..., Any], operands: Sequence[Operand], env: Sh
     return capture(function, tuple(fake_like(o.region, FakeTensorMode(shape_env=env)) for o in operands), {})
 
 
-def _functional_body(captured: Capture, operands: Sequence[Operand], rewrite: Rewrite) -> fx.GraphModule:
-    """The functional graph of the body of a control-flow operator, as a module that takes ``operands``.
+def _functional_body(captured: Capture, call: Call, operands: Sequence[Operand], rewrite: Rewrite) -> Functional:
+    """The functional graph of a body of the control-flow operator ``call``, which takes ``operands``.
 
     Raises UnsupportedOperator if the body writes to its operands, or uses tensors that are none.
     """
@@ -68,13 +88,13 @@ def _functional_body(captured: Capture, operands: Sequence[Operand], rewrite: Re
         raise UnsupportedOperator(
             f"{name_of(captured.function)}, the body of a control-flow operator, writes to an operand or"
             " uses a tensor that is none",
-            where=None,
+            where=call.where,
             remedy="pass every tensor that it uses as an operand, and return new values",
         )
     nodes = _nodes_of_results(body)
     outputs = [nodes[how.variable] if isinstance(how, Fresh) else how.value for how in results]
     body.graph.output_node().args = (pytree.tree_unflatten(outputs, captured.structure),)
-    return module_of(body)
+    return body
 
 
 def _nodes_of_results(body: Functional) -> dict[Variable, Any]:
