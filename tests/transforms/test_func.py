@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import purefx
+from purefx.errors import TransformRefused
 from tests.transforms.layouts import numbers
 from tests.transforms.support import assert_right, nest_of
 
@@ -269,3 +270,44 @@ def test_what_all_examples_share_may_have_its_batch_anywhere(out_dims: Any) -> N
     assert torch.equal(found, shared if second is None else torch.stack([shared] * 2, second))
     with pytest.raises((ValueError, IndexError)):
         func.vmap(lambda x: (x, shared), out_dims=(1, 1, 5))(X)
+
+
+def by_tuple(lib: Any, x: Tensor) -> Tensor:
+    held = (x[0] * 2,)
+    return lib.vmap(lambda y: y * held[0])(x)
+
+
+def by_tuple_in_dict(lib: Any, x: Tensor) -> Tensor:
+    held = {"pair": (x[0] * 2, x)}
+    return lib.vmap(lib.grad(lambda y: (y * held["pair"][0]).sum()))(x)
+
+
+def by_default(lib: Any, x: Tensor) -> Tensor:
+    return lib.vmap(lambda x: lib.vmap(lambda y, held=(x * 2,): y * held[0])(x.view(3, 1)))(x)
+
+
+def linearized(lib: Any, x: Tensor) -> Tensor:
+    return lib.vmap(lib.linearize(doubled_in_place, x[0])[1])(x)
+
+
+@pytest.mark.parametrize("program", [by_tuple, by_tuple_in_dict, by_default, linearized])
+def test_a_program_in_a_program_may_reach_what_that_has_made(program: Callable[[Any, Tensor], Tensor]) -> None:
+    expected = program(torch.func, X)
+    torch.testing.assert_close(program(func, X), expected)
+    torch.testing.assert_close(purefx.compile(partial(program, func))(X), expected)
+
+
+def held_by_tuple(x: Tensor) -> Tensor:
+    return func.vmap(lambda y, held=(x[0] * 2,): y * held[0])(x).sum()
+
+
+def batch_held_by_tuple(x: Tensor) -> Tensor:
+    return func.vmap(lambda y, held=(x * 2,): y * held[0].sum())(x).sum()
+
+
+def test_what_a_transform_has_wrapped_is_not_reached_by_tuples() -> None:
+    for run in (torch.func.grad(held_by_tuple), purefx.compile(torch.func.grad(held_by_tuple))):
+        with pytest.raises(purefx.Refusal, match=r"test_func.py:(.|\n)*pass the tensor as an argument"):
+            run(X)
+    with pytest.raises(TransformRefused, match="pass the tensor as an argument"):
+        torch.func.vmap(batch_held_by_tuple)(X)

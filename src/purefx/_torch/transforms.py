@@ -170,6 +170,11 @@ def unwrap_dead(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [*map(torch._C._functorch.unwrap_if_dead, tensors)]
 
 
+def is_pullback(function: Callable[..., Any]) -> bool:
+    """Whether ``function`` is what ``torch.func.vjp`` or ``linearize`` has returned: pure, of a graph that is there."""
+    return getattr(function, "__module__", None) == eager_transforms.__name__
+
+
 def as_alive(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` without the wrappers of transforms that have ended, however many."""
     held: torch.Tensor = torch._C._functorch.unwrap_if_dead(tensor)

@@ -12,8 +12,9 @@ PyTorch's own gradient of ``cond`` traces the branches, and takes those that Dyn
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -29,8 +30,9 @@ from purefx._torch import (
     untraced,
     without_modes,
 )
+from purefx.capture.beyond import check_within
 from purefx.capture.branch_derivatives import Batch, Branch, Gradient, Tangent, Tensors
-from purefx.capture.captured import Capture, name_of
+from purefx.capture.captured import Capture, Input, name_of
 from purefx.capture.frames import current_line
 from purefx.capture.meeting import COND, Body, Meeting, is_cond, met
 from purefx.capture.recording import Variable
@@ -45,18 +47,23 @@ Capturing = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Capt
 class Branching(TorchFunctionMode):
     """Runs ``cond`` with branches that have derivatives of any order; ``capture`` captures them.
 
+    ``inputs`` are those that the program has so far: it may ask for gradients among them.
+
     ``hooks`` has the hooks that are registered on tensors, each with the table that it is in.
     """
 
-    def __init__(self, capture: Capturing) -> None:
+    def __init__(self, capture: Capturing, inputs: Mapping[Any, Input] = MappingProxyType({})) -> None:
         super().__init__()
         self._capture = capture
+        self._inputs = inputs
         self.hooks: list[Hook] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What ``func`` gives."""
         if not is_cond(func, args):
             _check_loop(func, args)
+            if func is torch.autograd.grad:
+                check_within(self._inputs.values(), *args[:2])
             if func in _SPLITS and isinstance(places := args[1] if len(args) > 1 else None, torch.Tensor):
                 args = (args[0], places.tolist(), *args[2:])  # the function reads the memory of the tensor
             result = func(*args, **(kwargs or {}))

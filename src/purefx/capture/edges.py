@@ -76,14 +76,18 @@ def leads_nowhere(tensor: torch.Tensor) -> bool:
 def arrivals(tensors: Iterable[torch.Tensor], leaf: torch.Tensor) -> list[Node]:
     """Where gradients of ``tensors`` arrive at ``leaf``: at another node once it has other memory (``set_``)."""
     alive = [t for t in tensors if t.requires_grad and not t.is_inference() and not has_lost_history(t)]
-    todo: list[Node | None] = [tensor.grad_fn for tensor in alive]
-    seen: dict[Node, None] = {}
-    while todo:
-        node = todo.pop()
+    return [node for node in history(t.grad_fn for t in alive) if getattr(node, "variable", None) is leaf]
+
+
+def history(nodes: Iterable[Node | None]) -> list[Node]:
+    """``nodes``, and all that come after them."""
+    waiting, seen = list(nodes), dict[Node, None]()
+    while waiting:
+        node = waiting.pop()
         if node is not None and node not in seen:
             seen[node] = None
-            todo += [following for following, _ in node.next_functions]
-    return [node for node in seen if getattr(node, "variable", None) is leaf]
+            waiting += [following for following, _ in node.next_functions]
+    return list(seen)
 
 
 def edge_of_leaf(fake: torch.Tensor, tensors: Iterable[torch.Tensor]) -> GradientEdge | None:
@@ -101,12 +105,14 @@ def edge_of_leaf(fake: torch.Tensor, tensors: Iterable[torch.Tensor]) -> Gradien
     return _edge_of_leaf(fake.detach().requires_grad_())
 
 
-def give_history(fake: torch.Tensor) -> None:
-    """Make ``fake`` require grad without being a leaf."""
+def give_history(fake: torch.Tensor, of: torch.Tensor | None = None) -> None:
+    """Make ``fake`` require grad without being a leaf; it stands for the history ``of`` a tensor, if one is given."""
     version = fake._version
     with without_modes(), torch.enable_grad():
         handle = fake.detach().requires_grad_()
-        Beginning.apply(handle, fake)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
+        made = Beginning.apply(handle, fake)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
+    if of is not None:
+        made.grad_fn.of = of
     set_version(fake, version)
 
 

@@ -16,6 +16,7 @@ import torch
 
 from purefx._torch import (
     FakeTensor,
+    FakeTensorMode,
     OpOverload,
     TorchDispatchMode,
     count_writes_together,
@@ -79,9 +80,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
 
     supports_higher_order_operators = True
 
-    def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor], known: KnownNumber) -> None:
+    def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor], known: KnownNumber, mode: FakeTensorMode) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves its __init__ untyped
         self._known = known
+        self._mode = mode
         self.recording = Recording()
         self._tensors = Tensors(self.recording)
         self._calls = Calls(self.recording, self._tensors)
@@ -169,8 +171,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         Most calls have neither lists nor real tensors, and are gone through once.
         """
         tensors = [x for x in args if isinstance(x, FakeTensor)]
-        entered = [self._operand(x) if isinstance(x, FakeTensor) else x for x in args]
-        if not kwargs and _SIMPLE.issuperset(map(type, entered)):
+        own = all(x.fake_mode is self._mode for x in tensors)
+        entered = [self._operand(x) if isinstance(x, FakeTensor) else x for x in args] if own else []
+        if own and not kwargs and _SIMPLE.issuperset(map(type, entered)):
             operands = tuple(x for x in entered if type(x) is Operand)
             return Given((args, kwargs), (tuple(entered), kwargs), tensors, operands)
         passed: Passed = (map_tree(self._as_fake, args), map_tree(self._as_fake, kwargs))
@@ -254,7 +257,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         return result
 
     def _as_fake(self, x: Any) -> Any:
-        return self._lift(x) if isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor) else x
+        return self._lift(x) if isinstance(x, torch.Tensor) and not self._is_own(x) else x
+
+    def _is_own(self, x: torch.Tensor) -> bool:
+        """Whether ``x`` is a fake of this run: a run inside of another may reach fakes of that."""
+        return isinstance(x, FakeTensor) and x.fake_mode is self._mode
 
     def _operand(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):

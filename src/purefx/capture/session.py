@@ -101,10 +101,10 @@ class _Session:
         self._owners = find_owners(function, flat.leaves, flat.names)
         tensors = [x for x in flat.leaves if isinstance(x, torch.Tensor)]
         self._fakes = FakeFactory(tensors, dynamic=dynamic)
-        self._recorder = Recorder(self._reach, known)
-        self._branching = Branching(capture)
+        self._recorder = Recorder(self._reach, known, self._fakes.mode)
         self._hooked: tuple[tuple[Variable, Any], ...] = ()
         self._inputs: dict[int, Input] = {}
+        self._branching = Branching(capture, self._inputs)
         self._leaves: list[Input] = []
         self._hooks: dict[int, tuple[Any, ...]] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
@@ -252,7 +252,8 @@ class _Session:
             self._inputs[id(tensor)].writes += tensor._version - version  # autograd counts at the tensor it was given
             set_version(tensor, version)
         for tensor, alias in self._held:
-            if isinstance(tensor, FakeTensor) or tensor.is_meta != alias.is_meta or tensor.stride() != alias.stride():
+            turned = isinstance(tensor, FakeTensor) and not isinstance(alias, FakeTensor)
+            if turned or tensor.is_meta != alias.is_meta or tensor.stride() != alias.stride():
                 tensor.data = alias
                 raise EscapedState(
                     "the program changes the geometry or the storage of a tensor"

@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import IntEnum
@@ -27,10 +27,18 @@ import torch
 from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
-from purefx._torch import READS_HISTORY, OpOverload, has_saved_tensor_hooks
+from purefx._torch import (
+    READS_HISTORY,
+    OpOverload,
+    as_alive,
+    has_saved_tensor_hooks,
+    is_functorch_wrapped,
+    is_transforming,
+    pytree,
+)
 from purefx.analysis.replay import Fresh, Replay, Replayed
 from purefx.capture.captured import Capture, TensorResult
-from purefx.capture.edges import edge_of
+from purefx.capture.edges import edge_of, history
 from purefx.capture.frames import current_line
 from purefx.capture.recording import DataAccess, Effect, Recording, Variable
 from purefx.errors import TransformRefused
@@ -54,8 +62,15 @@ class Steering(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What ``func`` gives."""
-        if not _calling_module().startswith(("purefx.", "torch.autograd.")):
+        module = _calling_module()
+        if not module.startswith(("purefx.", "torch.autograd.")):
             self.teller = max(self.teller, _STEERING.get(func, Teller.OPERATORS))
+        if not module.startswith(("purefx.", "torch.")) and any(map(_is_left, pytree.tree_leaves((args, kwargs)))):
+            raise TransformRefused(
+                "the program reaches what a transform has wrapped by way of an object that purefx does not watch",
+                where=current_line(),
+                remedy="pass the tensor as an argument, or keep it in a variable, a list, a dict or an attribute",
+            )
         if has_saved_tensor_hooks():
             self.teller = Teller.PYTHON
         if func is torch.Tensor.register_post_accumulate_grad_hook:
@@ -65,6 +80,13 @@ class Steering(TorchFunctionMode):
                 remedy="register it outside of the function",
             )
         return func(*args, **(kwargs or {}))
+
+
+def _is_left(x: Any) -> bool:
+    """Whether ``x`` has the wrapper of a transform that a capture has left: operators would not differentiate it."""
+    if not isinstance(x, torch.Tensor) or not is_functorch_wrapped(x):
+        return False
+    return as_alive(x) is not x or not is_transforming()
 
 
 def _calling_module() -> str:
@@ -127,23 +149,13 @@ def _has_functions(capture: Capture) -> bool:
     """Whether a function with a gradient of its own is in the history of what the program gives."""
     results = [result.fake for result in capture.results if isinstance(result, TensorResult)]
     edges = map(edge_of, [*results, *(known.fake for known in capture.inputs)])
-    return any(map(_is_function, _history(edge.node for edge in edges if edge is not None)))
+    return any(map(_is_function, history(edge.node for edge in edges if edge is not None)))
 
 
 def _is_function(node: Node) -> bool:
     """Whether ``node`` is that of an ``autograd.Function``, other than those that purefx has calls made of."""
     own = getattr(node, "_forward_cls", object).__module__.startswith("purefx.")
     return isinstance(node, torch.autograd.function.BackwardCFunction) and not own
-
-
-def _history(nodes: Iterable[Node]) -> Iterator[Node]:
-    waiting, known = list(nodes), set[Node]()
-    while waiting:
-        node = waiting.pop()
-        if node not in known:
-            known.add(node)
-            yield node
-            waiting += [after for after, _ in node.next_functions if after]
 
 
 def with_own_history(capture: Capture, replay: Replay) -> Replay:

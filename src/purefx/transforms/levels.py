@@ -163,9 +163,9 @@ _Seen = tuple[torch.Tensor, torch.Tensor, bool | None]
 
 
 def _give_history(seen: _Seen) -> None:
-    _, example, recorded = seen
+    tensor, example, recorded = seen
     if recorded:
-        give_history(example)
+        give_history(example, tensor)
 
 
 def are_apart(a: torch.Tensor, b: torch.Tensor) -> bool:
