@@ -286,11 +286,20 @@ def by_default(lib: Any, x: Tensor) -> Tensor:
     return lib.vmap(lambda x: lib.vmap(lambda y, held=(x * 2,): y * held[0])(x.view(3, 1)))(x)
 
 
+def differentiated(lib: Any, x: Tensor) -> Tensor:
+    def total(x: Tensor) -> Tensor:
+        first, held = x[0] * 2, [x[1] * 3]
+        result: Tensor = lib.vmap(lambda y: y * first * held[0])(x).sum()
+        return result
+
+    return lib.grad(total)(x)
+
+
 def linearized(lib: Any, x: Tensor) -> Tensor:
     return lib.vmap(lib.linearize(doubled_in_place, x[0])[1])(x)
 
 
-@pytest.mark.parametrize("program", [by_tuple, by_tuple_in_dict, by_default, linearized])
+@pytest.mark.parametrize("program", [by_tuple, by_tuple_in_dict, by_default, differentiated, linearized])
 def test_a_program_in_a_program_may_reach_what_that_has_made(program: Callable[[Any, Tensor], Tensor]) -> None:
     expected = program(torch.func, X)
     torch.testing.assert_close(program(func, X), expected)

@@ -7,7 +7,7 @@ lambda x, y: torch.autograd.grad((x * y).sum(), x)       the gradient of y is a 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -56,8 +56,9 @@ def _module(frame: FrameType) -> str:
 
 def _original(known: Input) -> torch.Tensor:
     """The tensor of the caller; that of an example is the one that a transform has wrapped."""
-    original: torch.Tensor = getattr(known.tensor.grad_fn, "of", known.tensor)
-    return original
+    original: Callable[[], torch.Tensor | None] = getattr(known.tensor.grad_fn, "of", lambda: None)
+    found = original()
+    return known.tensor if found is None else found
 
 
 def _nodes(tensors: Iterable[torch.Tensor]) -> list[Node]:

@@ -7,6 +7,7 @@ x[0], a view              a view of the fake of x
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -112,7 +113,7 @@ def give_history(fake: torch.Tensor, of: torch.Tensor | None = None) -> None:
         handle = fake.detach().requires_grad_()
         made = Beginning.apply(handle, fake)  # type: ignore[no-untyped-call]  # PyTorch gives it no types
     if of is not None:
-        made.grad_fn.of = of
+        made.grad_fn.of = weakref.ref(of)  # nobody is kept by an example
     set_version(fake, version)
 
 

@@ -56,7 +56,7 @@ def _with_bases(tensors: Iterable[torch.Tensor]) -> set[int]:
 
 
 def _is_held(suspects: list[torch.Tensor], roots: Collection[object]) -> bool:
-    holders = [holder for holder in gc.get_referrers(*suspects) if holder is not suspects]
+    holders = [holder for holder in gc.get_referrers(*suspects) if holder is not suspects and not _is_own(holder)]
     if not roots:
         return bool(holders)
     wanted = {id(root) for root in roots}
@@ -68,12 +68,17 @@ def _is_held(suspects: list[torch.Tensor], roots: Collection[object]) -> bool:
         seen.add(id(holders))
         found = gc.get_referrers(*holders)
         seen.add(id(found))
-        holders = [x for x in found if id(x) not in seen and not isinstance(x, types.FrameType)]
+        holders = [x for x in found if id(x) not in seen and not isinstance(x, types.FrameType) and not _is_own(x)]
     return True
+
+
+def _is_own(holder: object) -> bool:
+    """Whether ``holder`` is what purefx keeps of a program that has run inside of the program."""
+    return type(holder).__module__.startswith(("purefx.capture.", "purefx.transforms."))
 
 
 def _is_module(holder: object) -> bool:
     """Whether ``holder`` is a module's globals."""
-    if not isinstance(holder, dict) or not isinstance(holder.get("__name__"), str):
+    if type(holder) is not dict or not isinstance(holder.get("__name__"), str):
         return False
     return vars(sys.modules.get(holder["__name__"], sys)) is holder
