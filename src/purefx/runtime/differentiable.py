@@ -186,7 +186,7 @@ class CompiledFunction(torch.autograd.Function):
         pattern = tuple(tangent is not None for tangent in tangents)
         if not any(pattern):
             return (None,) * len(ctx.needs_input_grad)
-        _check_versions(ctx.saved.watched)
+        check_versions(ctx.saved.watched)
         if torch.is_grad_enabled():
             return (None, None, None, *_differentiable(ctx, pattern, tangents))
         return (None, None, None, *ctx.derivatives.of(pattern)(ctx, tangents))
@@ -236,7 +236,7 @@ def _differentiable(ctx: Any, pattern: Pattern, tangents: list[torch.Tensor | No
         return gradient(ctx.leaves, given, kept)
 
 
-def _check_versions(watched: tuple[Watched, ...]) -> None:
+def check_versions(watched: Sequence[Watched]) -> None:
     """Raise eager's error if a tensor was written after the call."""
     for tensor, version in watched:
         if tensor._version != version:

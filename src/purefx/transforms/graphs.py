@@ -79,11 +79,15 @@ class Graph:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """A graph of outputs and gradients in two: ``backward`` takes the residuals, then the program's inputs."""
+    """A graph of outputs and gradients in two: ``backward`` takes the residuals, then the program's inputs.
+
+    The gradients are computed of the inputs ``saved``, wherever that is done.
+    """
 
     forward: Graph
     backward: Graph
     residuals: int
+    saved: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,7 +191,21 @@ def split(graph: Graph, inputs: int, outputs: int) -> Split:
         _part(graph, given, [*early, *crossing], {}),
         _part(graph, given, after, {node: i for i, node in enumerate(crossing)}),
         len(crossing),
+        _saved(functional, given, early, inputs),
     )
+
+
+def _saved(
+    functional: FunctionalGraph, given: Mapping[fx.Node, Any], outputs: list[fx.Node], count: int
+) -> frozenset[int]:
+    """Which of the first ``count`` inputs are read, by themselves or as views, by what ``outputs`` do not depend on.
+
+    cos(x), for the gradient of sin(x)     reads x, though it may be computed with sin(x)
+    """
+    forward, values = _needed(outputs, {}), functional.values
+    read = [x for n in functional.graph.nodes if n not in forward and n.op != "output" for x in n.all_input_nodes]
+    found = {given.get(values[x].origin) for x in read if x in values}
+    return frozenset(i for i in found if isinstance(i, int) and i < count)
 
 
 def _tensors_behind(nodes: list[fx.Node], tensors: Container[fx.Node]) -> list[fx.Node]:

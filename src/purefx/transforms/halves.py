@@ -27,12 +27,13 @@ class Halves:
     """A program in two, for gradients that are asked for later.
 
     ``forward`` returns the outputs, then residuals; ``backward`` takes those and what it ``reads`` of the inputs and
-    the cotangents, by their positions, and returns the gradients.
+    the cotangents, by their positions, and returns the gradients.  Eager has ``saved`` inputs.
     """
 
     forward: Program
     backward: Program
     reads: tuple[int, ...]
+    saved: frozenset[int]
 
 
 def halves_of(program: Program, wrt: Wrt, inputs: Sequence[torch.Tensor]) -> Halves | None:
@@ -61,7 +62,7 @@ def _split(program: Program, wrt: Wrt, inputs: Tensors) -> Halves | None:
     known = _differentiable(pieces.forward, inputs)
     read = sorted({x - pieces.residuals for x in pieces.backward.takes if isinstance(x, int)})
     reads = tuple(i for i in read if i >= 0)
-    halves = Halves(Forward(program, pieces, known), Backward(program, wrt, pieces, reads), reads)
+    halves = Halves(Forward(program, pieces, known), Backward(program, wrt, pieces, reads), reads, pieces.saved)
     for half in (halves.forward, halves.backward):
         half.teller = program.teller if known is not None else max(program.teller, Teller.PROGRAM)
     return halves

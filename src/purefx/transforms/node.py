@@ -37,24 +37,31 @@ from purefx._torch import (
     without_tangents,
     wrap_at,
 )
+from purefx.runtime.differentiable import check_versions
 from purefx.transforms.gradients import Teller
 from purefx.transforms.graphs import Tensors
 from purefx.transforms.halves import Halves, halves_of
 from purefx.transforms.levels import is_differentiated, levels_of, repeats_elements
 from purefx.transforms.programs import Program, Wrt
 
+Unread = Sequence[tuple[torch.Tensor, int]]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
     """What a call at ``level`` has kept for its gradients.
 
-    ``backward`` takes ``residuals``, of the levels below, and what it ``reads`` of the inputs of the gradients.
+    ``backward`` takes ``residuals``, of the levels below, and what it ``reads`` of the inputs of the gradients.  Eager
+    has ``saved`` some inputs.  Those that neither are ``unread``; they have to be at these versions where the whole
+    program is asked instead.
     """
 
     backward: Program
     reads: tuple[int, ...]
+    saved: frozenset[int]
     residuals: Sequence[torch.Tensor]
     level: int
+    unread: Unread = ()
 
     def given(self, inputs: Sequence[torch.Tensor]) -> Tensors:
         """What ``backward`` takes."""
@@ -89,6 +96,7 @@ def _apply(program: Program, inputs: Sequence[torch.Tensor], served: Served | No
 def _below(program: Program, inputs: Sequence[torch.Tensor], served: Served) -> Tensors:
     """The gradients from residuals, where these are; from the inputs alone, if others would differentiate a cut."""
     if _may_be_cut(served.backward, inputs):
+        check_versions(served.unread)
         return _apply(program, inputs)
     return _apply(served.backward, served.given(inputs))
 
@@ -112,9 +120,9 @@ def _differentiable(
     with _outside() if transform is None else transform.left():
         if together:
             found = level.ask(program.jvp(tuple(level.tangents)), (*level.held, *level.held_tangents))
-        elif level.wrt and served is None and (halves := _halves(program, level.wrt, level.held)) is not None:
+        elif level.wrt and served is None and (halves := _halves(level)) is not None:
             found = level.ask(halves.forward, level.held)
-            kept = Served(halves.backward, halves.reads, found[len(program.inexact) :], level.number)
+            kept = Served(halves.backward, halves.reads, halves.saved, found[len(program.inexact) :], level.number)
         else:
             found = level.ask(program, level.held, served)
     if not level.wrt and not level.tangents:
@@ -124,7 +132,7 @@ def _differentiable(
     if level.tangents and not together:
         tangents = _tangents_alone(level)
     places = tuple(sorted({*level.wrt, *level.tangents}))
-    call = Recorded(program, kept, places, inputs, outputs, tangents)
+    call = Recorded(program, kept, places, inputs, outputs, tangents, () if served is None else served.unread)
     recorded: Tensors = applied_at_one_level(Node, call, *(inputs[i] for i in places))
     return recorded
 
@@ -196,10 +204,11 @@ def _run(program: Program, inputs: Sequence[torch.Tensor], served: Served | None
     return program.run(inputs) if served is None else served.backward.run(served.given(inputs))
 
 
-def _halves(program: Program, wrt: Wrt, inputs: Sequence[torch.Tensor]) -> Halves | None:
-    """The halves of ``program``; None where it has to be differentiated as a whole."""
-    halves = halves_of(program, wrt, inputs)
-    return None if halves is None or _may_be_cut(halves.forward, inputs) else halves
+def _halves(level: _Level) -> Halves | None:
+    """The halves of the program; None where it has to be differentiated as a whole."""
+    halves = halves_of(level.program, level.wrt, level.held)
+    is_last = level.transform is None  # below it nobody differentiates
+    return halves if halves is None or is_last or not _may_be_cut(halves.forward, level.held) else None
 
 
 @contextmanager
@@ -232,7 +241,8 @@ def _batched(program: Program, inputs: Sequence[torch.Tensor], served: Served | 
 class Recorded:
     """A call that has been computed: ``tangents`` are those of its inexact outputs.
 
-    Of the ``inputs`` those at ``places`` have derivatives at the level of the call.
+    Of the ``inputs`` those at ``places`` have derivatives at the level of the call; ``unread`` are those of them that
+    may have been written since they were given.
     """
 
     program: Program
@@ -241,12 +251,20 @@ class Recorded:
     inputs: Sequence[torch.Tensor]
     outputs: Tensors
     tangents: Tensors
+    unread: Unread
+
+    @property
+    def saved(self) -> frozenset[int]:
+        """The inputs that must not be written before the backward."""
+        served, count = self.served, len(self.inputs)
+        return frozenset(range(count)) if served is None else served.saved.union(i for i in served.reads if i < count)
 
 
 class Node(OneLevelFunction):  # type: ignore[misc]  # PyTorch gives it no types
     """A call of a program in the graph of autograd of one level; it is given what has derivatives there.
 
-    Autograd saves the residuals as it saves the inputs: it frees them after a backward, and sees that they are written.
+    Autograd saves the residuals, and the inputs that eager would save: it frees them after a backward, and sees it if
+    they are written.
 
         out = vmap(exp)(x); out.add_(1)     ``out`` is a residual: its backward raises what eager's raises
     """
@@ -256,10 +274,14 @@ class Node(OneLevelFunction):  # type: ignore[misc]  # PyTorch gives it no types
         """The outputs, which are computed already."""
         ctx.program, ctx.served, ctx.places, ctx.tangents = call.program, call.served, call.places, call.tangents
         ctx.set_materialize_grads(False)
+        saved = call.saved
+        ctx.inputs = [None if i in saved else x for i, x in enumerate(call.inputs)]
+        ctx.unread = call.unread
         residuals: Sequence[torch.Tensor] = ()
         if call.served is not None:
-            residuals, ctx.served = call.served.residuals, replace(call.served, residuals=())
-        ctx.save_for_backward(*call.inputs, *residuals)
+            unread = [(x, x._version) for x in ctx.inputs if x is not None and not x.is_inference()]
+            residuals, ctx.served = call.served.residuals, replace(call.served, residuals=(), unread=unread)
+        ctx.save_for_backward(*[x for i, x in enumerate(call.inputs) if i in saved], *residuals)
         pairs = list(zip(call.outputs, call.program.inexact, strict=True))
         ctx.mark_non_differentiable(*(x for x, inexact in pairs if not inexact))
         ctx.like = [(x.shape, x.dtype, x.device) for x, inexact in pairs if inexact]
@@ -274,10 +296,12 @@ class Node(OneLevelFunction):  # type: ignore[misc]  # PyTorch gives it no types
             return None, *(None for _ in needed)
         whole = [_zeros(*like) if x is None else x for x, like in zip(given, ctx.like, strict=True)]
         served: Served | None = ctx.served
-        saved = unwrap_dead(ctx.saved_tensors)
-        inputs = [*saved[: ctx.program.arity], *unwrap_dead(whole)]
+        check_versions(ctx.unread)
+        saved = iter(unwrap_dead(ctx.saved_tensors))
+        own = [next(saved) if x is None else x for x in ctx.inputs]
+        inputs = unwrap_dead([*own, *whole])
         if served is not None:
-            served = replace(served, residuals=saved[ctx.program.arity :])
+            served = replace(served, residuals=list(saved))
         wrt: Wrt = tuple(place for place, asked in zip(ctx.places, needed, strict=True) if asked)
         gradients = iter(_call(ctx.program.vjp(wrt), inputs, served))
         return None, *(next(gradients) if asked else None for asked in needed)
