@@ -495,3 +495,14 @@ def test_a_size_that_depends_on_a_number_in_a_tensor_is_refused_with_operator_an
         purefx.trace(writes_a_slice, ramp(3), torch.tensor(2))
     assert caught.value.where is not None
     assert caught.value.where.function == "writes_a_slice"
+
+
+def test_a_branch_that_reads_a_size_that_depends_on_a_number_is_refused_with_operator_and_line() -> None:
+    def branches(x: Tensor, n: Tensor) -> Any:
+        y = x[: n.item()]
+        return torch.cond(x.sum() > 0, lambda y: y.new_ones(y.shape[0]).sum(), lambda y: y.sum(), (y,))
+
+    with pytest.raises(errors.UnsupportedOperator, match=r"of what aten\.slice\.Tensor returns depends") as caught:
+        purefx.trace(branches, ramp(4), torch.tensor(2))
+    assert caught.value.where is not None
+    assert caught.value.where.function == "branches"

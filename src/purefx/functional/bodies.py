@@ -42,8 +42,9 @@ def with_bodies(call: Call, builder: Builder, rewrite: Rewrite) -> Call:
     captures = [_captured(x, operands, builder.env) if callable(x) else None for x in call.args]
     bodies = [None if x is None else _functional_body(x, call, operands, rewrite) for x in captures]
     symbols = _with_symbols_last([body for body in bodies if body is not None])
-    if not builder.symbols.keys() >= set(symbols):
-        raise unknown_number(symbols[0])
+    unknown = [symbol for symbol in symbols if symbol not in builder.symbols]
+    if unknown:
+        raise unknown_number(unknown[0], builder.recording)
     args = [x if body is None else builder.module(module_of(body)) for x, body in zip(call.args, bodies, strict=True)]
     if symbols:
         args[-1] = (*cast(tuple[Any, ...], args[-1]), *(builder.symbols[symbol] for symbol in symbols))
