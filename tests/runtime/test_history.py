@@ -268,6 +268,77 @@ def a_view_keeps_what_was_written_to_its_base_and_another_does_not(
     return a * w, c * 2, y
 
 
+@programs(lambda: (alive(4), leaf(4)))
+def views_of_what_was_written_live_on_when_it_is_detached(a: Tensor, w: Tensor) -> Any:
+    lost = a[2:]
+    a.mul_(w)
+    row = a[1:]
+    y = a * 2
+    a.detach_()
+    return row[:1], a.view(2, 2), y, lost, row
+
+
+@programs(lambda: (ramp(4), leaf(4)))
+def a_view_lives_on_with_the_history_that_a_write_began(a: Tensor, w: Tensor) -> Any:
+    a.mul_(w)
+    row = a[1:]
+    a.detach_()
+    return row
+
+
+@programs(lambda: (alive(4), leaf(4)))
+def what_was_written_by_a_view_lives_on_in_it_and_in_another(a: Tensor, w: Tensor) -> Any:
+    row = a[1:]
+    row.mul_(w[1:])
+    head = a[:2]
+    a.detach_()
+    return row, head
+
+
+@programs(lambda: (alive(4), leaf(4)))
+def an_older_view_that_was_used_since_lives_on(a: Tensor, w: Tensor) -> Any:
+    used, unused = a[1:], a[1:]
+    a.mul_(w)
+    y = used * 2
+    a.detach_()
+    return used, y, unused
+
+
+@programs(lambda: (alive(4), leaf(4)))
+def views_live_on_of_what_was_written_without_gradients(a: Tensor, w: Tensor) -> Any:
+    used, unused = a[1:], a[1:]
+    with torch.no_grad():
+        a.mul_(w)
+    y, row = used * 2, a[2:]
+    a.detach_()
+    return used, y, unused, row
+
+
+@programs(lambda: (alive(4), leaf(4)))
+def a_history_that_was_lost_gets_no_gradient_of_the_next(a: Tensor, w: Tensor) -> None:
+    a.detach_()
+    a.mul_(w)
+
+
+@programs(lambda: (alive(4), leaf(4)))
+def an_argument_is_detached_twice(a: Tensor, w: Tensor) -> Any:
+    a.detach_()
+    a.mul_(w)
+    row = a[:2]
+    a.detach_()
+    return row
+
+
+@programs(lambda: (leaf(4), leaf(4)))
+def a_leaf_is_detached_twice(a: Tensor, w: Tensor) -> Any:
+    old = a[1:]
+    a.detach_()
+    a.mul_(w)
+    row = a[:2]
+    a.detach_()
+    return row, old
+
+
 def test_a_view_of_ones_own_is_refused_of_what_is_detached() -> None:
     def f(base: Tensor, a: Tensor) -> Any:
         a.mul_(2)

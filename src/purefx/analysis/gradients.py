@@ -24,6 +24,7 @@ from purefx.capture.edges import (
     is_forgotten,
     is_leaf,
     leads_nowhere,
+    leads_to,
     leaf_behind,
 )
 from purefx.capture.recording import Effect, Variable
@@ -43,7 +44,8 @@ def ends(known: Input) -> bool:
 
 def is_outgrown(known: Input) -> bool:
     """Whether ``known`` was a leaf that requires grad, and is none since the program ended that and wrote to it."""
-    return known.edge is not None and known.was_leaf and known.fake.requires_grad and not is_leaf(known.fake)
+    lives = known.left is not None or (known.fake.requires_grad and not is_leaf(known.fake))
+    return known.edge is not None and known.was_leaf and lives
 
 
 def new_leaves(capture: Capture, replay: Replay) -> dict[Variable, torch.Tensor]:
@@ -92,6 +94,8 @@ def has_own_history(fake: torch.Tensor) -> bool:
 def is_changed(known: Input) -> bool:
     """Whether a write of the program is part of the history of ``known``, or of its base, after the call."""
     fake = known.fake
+    if known.left is not None:
+        return known.edge is None or known.left.node is not known.edge.node
     if fake.is_inference() or not fake.requires_grad or is_bare_view(fake) or is_leaf(fake):
         return False
     base, before = fake._base, known.base_edge
@@ -202,6 +206,8 @@ def _loses_views(capture: Capture, known: Input) -> bool:
     views = [r for r in results if not r.fake.is_inference() and r.fake._base is known.fake]
     alive = [r for r in views if r.fake.requires_grad and not is_begun(r.fake)]
     late = [r for r in alive if not _is_lost(r.fake) or _source_of(r.variable, capture) is None]
+    edges = (known.left, known.edge if ends(known) else None)
+    late = [r for r in late if not leads_to(r.fake, [edge.node for edge in edges if edge is not None])]
     kept = {other.variable for other in capture.inputs if keeps_write(other)}
     sources = {r: _source_of(r.variable, capture) for r in late}
     return any(

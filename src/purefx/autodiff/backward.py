@@ -22,7 +22,7 @@ from purefx.analysis.gradients import has_own_history, is_detached, keeps_write,
 from purefx.analysis.replay import Replay
 from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Capture, Input, TensorResult
-from purefx.capture.edges import edge_of, is_beginning, is_begun, is_leaf, leaf_behind
+from purefx.capture.edges import edge_of, is_beginning, is_begun, is_leaf, leads_to, leaf_behind
 from purefx.capture.fakes import fake_like
 from purefx.capture.recorder import Recorder
 from purefx.capture.recording import Call, Effect, Operand, Recording, Region, Storage, Variable
@@ -70,14 +70,14 @@ def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutpu
                 if fake is not None and edge_of(fake) is not None and not fake.is_leaf:
                     slots.append(Slot(output, fake, _turned_since(variable, turns)))
             case WrittenOutput(shown=shown) if shown is not None:
-                slots.append(Slot(output, shown.fake, shown.behind))
+                slots.append(Slot(output, shown.fake, shown.behind, shown.left))
             case _:
                 continue
     known = {*(i.variable for i in capture.inputs), *(b.variable for b in replay.bases)}
     replayed = {o.variable for call in replay.statements for o in call.outputs} - known
     own = {v: x for v, x in fakes.items() if v in replayed and (has_own_history(x) or _is_left_alone(x, replay))}
     reached = _reached_by_views(own.values(), capture, replay)
-    own = {v: x for v, x in own.items() if not _leads_to(x, reached)}
+    own = {v: x for v, x in own.items() if not leads_to(x, reached)}
     origins = {v: _origin(own, v, replay) for v in own}
     slots += [Slot(Alias(v, v.last), x) for v, x in own.items() if origins[v] == (v, 0)]
     hidden = {origin: (x, behind) for v, x in own.items() for origin, behind in [origins[v]] if origin not in own}
@@ -130,18 +130,10 @@ def _reached_by_views(views: Iterable[torch.Tensor], capture: Capture, replay: R
     begun = leaf_aliases(capture, replay)
     leaves = (leaf for leaf in map(leaf_behind, views) if leaf is not None and variable_of(leaf) in begun)
     keeping = (known.fake for known in capture.inputs if keeps_write(known))
-    written = {o.region.storage for c in capture.recording if c.effect is Effect.WRITE for o in c.written}
-    turned = (k for k in capture.inputs if is_detached(k) and k.before.storage not in written)
-    edges = [*map(edge_of, (*leaves, *keeping)), *(known.edge for known in turned)]
+    turned = (known for known in capture.inputs if is_detached(known))
+    left = (known.left for known in capture.inputs)
+    edges = [*map(edge_of, (*leaves, *keeping)), *(known.edge for known in turned), *left]
     return frozenset(edge.node for edge in edges if edge is not None)
-
-
-def _leads_to(view: torch.Tensor, nodes: frozenset[Node]) -> bool:
-    """Whether the history of ``view`` is that of views of what one of ``nodes`` has made."""
-    node = view.grad_fn
-    while node is not None and node not in nodes and not isinstance(node, BackwardCFunction):
-        node = node.next_functions[0][0] if len(node.next_functions) == 1 else None
-    return node in nodes
 
 
 def _is_left_alone(fake: torch.Tensor, replay: Replay) -> bool:
@@ -311,7 +303,7 @@ def _arrive(
 def _shown(slot: Slot, recorder: Recorder) -> tuple[torch.Tensor | GradientEdge, Region]:
     """What the output of ``slot`` shows of the tensor that it became, which may have another geometry now."""
     fake, wanted = slot.fake, slot.output.region
-    if slot.behind is not None:
+    if not slot.is_held:
         return slot.edge, wanted
     now = recorder.region(fake)
     shown = as_made(fake, now, wanted)

@@ -56,7 +56,7 @@ def infer_levels(
     levels: list[Level] = []
     groups = _groups(depths, passed, targets, single=single)
     for depth, mine in groups:
-        earlier = [target for slot in slots if depths[slot] < depth and slot.behind is None for target in passed[slot]]
+        earlier = [target for slot in slots if depths[slot] < depth and slot.is_held for target in passed[slot]]
         stops = frozenset(target.place for target in earlier)
         met = _reached([target.place for slot in mine for target in passed[slot]], stops | views)
         wanted = tuple(target for target in targets if target.place in met)
@@ -111,7 +111,7 @@ def _passed(slot: Slot, inputs: Sequence[Input]) -> list[Target]:
     shown = slot.output.shown
     assert shown is not None  # it is a slot
     family = [shown.source, *(i for i in inputs if base_of(i.fake) is base_of(shown.source.fake))]
-    found = [] if slot.behind is None else [Target(slot, slot.edge)]
+    found = [] if slot.is_held else [Target(slot, slot.edge)]
     found += [Target(known, edge) for known in family for edge in [edge_of(known.fake)] if edge is not None]
     base = edge_of(base_of(shown.source.fake))
     if base is not None and shown.source.fake._base is not None:
@@ -121,7 +121,7 @@ def _passed(slot: Slot, inputs: Sequence[Input]) -> list[Target]:
 
 def _held(passed: dict[Slot, list[Target]]) -> dict[Place, Slot]:
     """The places of the slots that somebody holds, and can differentiate by; the first of several owns a place."""
-    return {t.place: slot for slot, found in reversed(passed.items()) if slot.behind is None for t in found}
+    return {t.place: slot for slot, found in reversed(passed.items()) if slot.is_held for t in found}
 
 
 def _depths(passed: dict[Slot, list[Target]]) -> dict[Slot, int]:

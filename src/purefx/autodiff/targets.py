@@ -36,17 +36,24 @@ class Alias:
 class Slot:
     """An output of the program that requires grad; ``fake`` is what it became in the run, or a view of that.
 
-    Gradients enter so many nodes ``behind`` the fake; None where that is at the fake as it is.
+    Gradients enter so many nodes ``behind`` the fake, or by the edge that it has ``left`` behind when it was detached;
+    both are None where that is at the fake as it is.
     """
 
     output: ResultOutput | BaseOutput | WrittenOutput | Alias
     fake: torch.Tensor
     behind: int | None = None
+    left: GradientEdge | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether gradients enter at the fake as it is, which somebody holds."""
+        return self.behind is None and self.left is None
 
     @property
     def edge(self) -> GradientEdge:
         """The edge by which gradients of the output enter."""
-        return edge_behind(self.fake, self.behind or 0)
+        return self.left or edge_behind(self.fake, self.behind or 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

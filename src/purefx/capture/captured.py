@@ -22,6 +22,7 @@ class Input:
     """A tensor that the program was given, and what became of it.
 
     ``edge`` is where its gradient leaves the program, as it was before the run; ``base_edge`` that of its ``_base``.
+    ``left`` is where those of its views do that live on with a history which it had, and the program has cut off.
     ``hooks`` are those that the program registers on it, ``late_hooks`` those on what the program has made of it.
     """
 
@@ -36,6 +37,7 @@ class Input:
     was_leaf: bool = True
     edge: GradientEdge | None = None
     base_edge: GradientEdge | None = None
+    left: GradientEdge | None = None
     hooks: tuple[Any, ...] = ()
     late_hooks: tuple[Any, ...] = ()
 

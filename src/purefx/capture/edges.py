@@ -8,14 +8,18 @@ x[0], a view              a view of the fake of x
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from purefx._torch import is_piece, set_version, without_dispatch, without_modes
 from purefx.operators import aten
+
+_LEFT = "_purefx_left"
+"""The histories that a tensor had when it was detached."""
 
 
 class Beginning(torch.autograd.Function):
@@ -72,6 +76,35 @@ def leads_nowhere(tensor: torch.Tensor) -> bool:
     while node is not None and not is_forgotten(node):
         node = node.next_functions[0][0] if len(node.next_functions) == 1 else None
     return node is not None
+
+
+def leads_to(view: torch.Tensor, nodes: Collection[Node]) -> bool:
+    """Whether operators of one tensor each have made ``view`` of what one of ``nodes`` has made."""
+    node = None if has_lost_history(view) else view.grad_fn
+    while node is not None and node not in nodes and not isinstance(node, BackwardCFunction):
+        node = node.next_functions[0][0] if len(node.next_functions) == 1 else None
+    return node in nodes
+
+
+def note_history(tensor: torch.Tensor) -> None:
+    """Note the history of ``tensor``, which it is about to lose."""
+    if not is_bare_view(tensor) and not is_leaf(tensor):
+        tensor.__dict__.setdefault(_LEFT, []).append(edge_of(tensor))
+
+
+def edges_left(tensor: torch.Tensor) -> list[GradientEdge]:
+    """The histories that ``tensor`` has lost, in order."""
+    found: list[GradientEdge] = tensor.__dict__.get(_LEFT, [])
+    return found
+
+
+def edge_left(tensor: torch.Tensor, views: Iterable[torch.Tensor]) -> GradientEdge | None:
+    """The edge that ``tensor`` had before it was detached, if one of ``views`` has kept that."""
+    edge = next(reversed(edges_left(tensor)), None)
+    if edge is None or tensor.requires_grad:
+        return None
+    own = (view for view in views if view.requires_grad and view._base is tensor)
+    return edge if any(leads_to(view, {edge.node}) for view in own) else None
 
 
 def arrivals(tensors: Iterable[torch.Tensor], leaf: torch.Tensor) -> list[Node]:

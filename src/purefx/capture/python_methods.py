@@ -2,6 +2,7 @@
 
 cache[position] = x       a position that is in a tensor, or was read out of one: a number that the run does not know
 copy.deepcopy(x)          the copy of a fake would be one of another run
+x.detach_()               no operator tells of it
 
 Python looks such methods up in the class, which is PyTorch's and which other threads use too.  Law: they are there only
 while a capture has its turn, and in other threads than that of the capture they do what PyTorch's own do.
@@ -11,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import EllipsisType
 from typing import Any
 
 import torch
 
 from purefx._torch import FakeTensor, storage_key
+from purefx.capture.edges import note_history
 from purefx.capture.turns import ONE_AT_A_TIME
 
 _NOT_WRITTEN = object()
@@ -29,7 +32,8 @@ def python_methods() -> Iterator[None]:
     """Let fake tensors be indexed by numbers in tensors, and be copied, for the time of a block."""
     former = {name: vars(FakeTensor).get(name, _NOT_WRITTEN) for name in _METHODS}
     for name, method in _METHODS.items():
-        setattr(FakeTensor, name, _in_turn(getattr(torch.Tensor, name), method))
+        own = getattr(torch.Tensor, name)
+        setattr(FakeTensor, name, method if isinstance(method, property) else _in_turn(own, method))
     try:
         yield
     finally:
@@ -122,8 +126,15 @@ def _copy_with_storage(tensor: torch.Tensor, memo: dict[Any, Any]) -> torch.Tens
         return made.neg() if tensor.is_neg() else made
 
 
-_METHODS: dict[str, Callable[..., Any]] = {
+def _detach_in_place(self: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """The method ``detach_`` of ``self``, which the program is about to call, and nobody else for it."""
+    note_history(self)
+    return partial(torch.Tensor.detach_, self)
+
+
+_METHODS: dict[str, Callable[..., Any] | property] = {
     "__getitem__": _get_item,
     "__setitem__": _set_item,
     "__deepcopy__": _deep_copy,
+    "detach_": property(_detach_in_place),
 }

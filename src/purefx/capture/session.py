@@ -41,7 +41,7 @@ from purefx.capture.arguments import (
 )
 from purefx.capture.branches import Branching
 from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Result, Resumed, TensorResult
-from purefx.capture.edges import edge_of, edge_of_leaf, is_bare_view, is_leaf, take_off_hooks
+from purefx.capture.edges import edge_left, edge_of, edge_of_leaf, is_bare_view, is_leaf, take_off_hooks
 from purefx.capture.escapes import check_nothing_escaped
 from purefx.capture.fakes import FakeFactory
 from purefx.capture.frames import current_line
@@ -126,9 +126,9 @@ class _Session:
                 rebindings = tuple(self._rebindings(swapped))
             leaves, structure = pytree.tree_flatten(outputs)
             results = tuple(self._result(x, f"output {i}") for i, x in enumerate(leaves))
-            self._read_inputs()
             bound = [rebinding.result for rebinding in rebindings]
             returned = [r.fake for r in [*results, *bound] if isinstance(r, TensorResult)]
+            self._read_inputs(returned)
             has_graph = any(x.requires_grad for x in self._recorder.alive())
             roots = (self._function, *args, *kwargs.values()) if has_graph else ()
             check_nothing_escaped(self._recorder.alive(), [*self._fakes.made(), *returned], roots)
@@ -307,12 +307,13 @@ class _Session:
                 for key in [key for key in old if key not in table]:
                     yield Rebinding(table, key, owner.spelled(key), None, old[key])
 
-    def _read_inputs(self) -> None:
+    def _read_inputs(self, returned: list[torch.Tensor]) -> None:
         for leaf in self._leaves:
             leaf.edge = edge_of_leaf(leaf.fake, self._recorder.alive())
         for known in self._inputs.values():
             self._recorder.notice(known.fake)
             known.after = known.variable.last
+            known.left = edge_left(known.fake, returned)
             hooks = self._hooks.setdefault(id(known.fake), take_off_hooks(known.fake))
             late = known.variable in self._recorder.histories.changed
             known.hooks, known.late_hooks = ((), hooks) if late else (hooks, ())

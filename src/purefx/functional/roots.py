@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from purefx.analysis.gradients import is_changed
 from purefx.capture.captured import Input
@@ -131,6 +132,11 @@ class Shown:
     behind: int | None = None
 
     @property
+    def left(self) -> GradientEdge | None:
+        """The history that the program has cut off, of which the write is a part."""
+        return None if self.of_base else self.source.left
+
+    @property
     def fake(self) -> torch.Tensor:
         """The tensor as it is after the run."""
         base = self.source.fake._base if self.of_base else self.source.fake
@@ -165,6 +171,9 @@ def seen_by_autograd(root: Root, region: Region, changes: Changes) -> list[tuple
 def _seen_by_family(family: list[Input], region: Region, changes: Changes) -> list[tuple[Region, Shown | None]]:
     """The writes by which the history of ``family``, tensors of one base, takes up the write of ``region``."""
     members = [member for member in family if member.variable in changes.writing] or family
+    left = [Shown(member, of_base=False, before=member.before) for member in members if member.left is not None]
+    if left:
+        return [(way.before, way) for way in left]
     ways = [Shown(m, of_base=False, before=m.before) for m in members if not has_lost_history(m.fake)]
     bases = [m for m in members if m.fake._base is not None and m.fake._base.requires_grad]
     ways += [Shown(m, of_base=True, before=_base_region(m)) for m in bases]

@@ -25,7 +25,7 @@ from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
 from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Input, TensorResult
-from purefx.capture.edges import is_bare_view, is_begun
+from purefx.capture.edges import edges_left, is_bare_view, is_begun, leads_to
 from purefx.capture.recording import Call, DataAccess, Effect, Variable
 from purefx.errors import GradientsRefused
 from purefx.functional.signature import (
@@ -140,7 +140,8 @@ def emit_late_detaching(scope: Scope, late: list[Call]) -> list[str]:
     lines = []
     for known, name in scope.inputs.items():
         if _is_detached_late(scope, known):
-            lines += [*(f"{view}.grad_fn" for view in _kept_views(scope, known)), f"{name}.detach_()"]
+            kept = [*_kept_views(scope, known), *_left_views(scope, known)]
+            lines += [*(f"{view}.grad_fn" for view in kept), f"{name}.detach_()"]
     return [*lines, *emit_calls(scope, late)]
 
 
@@ -155,8 +156,8 @@ def late_views(scope: Scope) -> list[Call]:
 
 
 def _is_detached_late(scope: Scope, known: Input) -> bool:
-    if not is_detached(known):
-        return False
+    if known.left is not None or not is_detached(known):
+        return known.left is not None
     turns = (call for call in scope.replay.statements if call.effect is Effect.GEOMETRY)
     return bool(_kept_views(scope, known)) or any(o.variable is known.variable for call in turns for o in call.written)
 
@@ -174,6 +175,14 @@ def emit_looks(scope: Scope) -> list[str]:
     turned = {o.variable for c in scope.replay.statements if c.effect is Effect.GEOMETRY for o in c.written}
     wanted = [v for v in dict.fromkeys([*(k.variable for k in given), *made]) if v in scope.variables]
     return [f"{scope.variables[v]}.grad_fn" for v in wanted if v in scope.capture.known_views or v in turned]
+
+
+def _left_views(scope: Scope, base: Input) -> list[str]:
+    """The results that are views of ``base``, and have the history that it loses."""
+    results = [result for result, _ in results_of(scope.capture, scope.replay)]
+    views = [r for r in results if r.fake.requires_grad and not r.fake.is_inference() and r.fake._base is base.fake]
+    kept = [view for view in views if base.left is not None and leads_to(view.fake, {base.left.node})]
+    return list(dict.fromkeys(scope.variables[view.variable] for view in kept))
 
 
 def _kept_views(scope: Scope, base: Input) -> list[str]:
@@ -205,13 +214,11 @@ def _is_turned(scope: Scope, variable: Variable) -> bool:
 
 
 def _loses_history(scope: Scope, known: Input) -> bool:
-    """Whether the program detaches ``known`` before it writes to it."""
+    """Whether the program detaches ``known``, and gives it another history then."""
     if known.edge is None or known.was_leaf or known.base_edge is not None:
         return False
-    return any(
-        str(call.op) == "aten.detach_.default" and call.operands[0].variable is known.variable
-        for call in scope.capture.recording
-    )
+    lost = edges_left(known.fake)
+    return any(edge.node is known.edge.node for edge in (lost[:-1] if is_detached(known) else lost))
 
 
 def _leaf_results(scope: Scope) -> list[str]:

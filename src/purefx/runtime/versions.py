@@ -15,7 +15,7 @@ from purefx.analysis.replay import Replayed
 from purefx.autodiff.backward import fakes_of
 from purefx.autodiff.targets import Alias
 from purefx.capture.captured import Input, TensorResult
-from purefx.capture.edges import is_begun, leaf_behind
+from purefx.capture.edges import is_begun, leads_to, leaf_behind
 from purefx.capture.recording import Call, DataAccess, Effect, Variable
 from purefx.functional.roots import written_regions
 from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
@@ -75,6 +75,8 @@ def _taken_first(scope: Scope, result: TensorResult) -> Variable | None:
     if plain is not None:
         return plain if begins(known) and known.edge is None else None
     if not result.fake.requires_grad:  # it is detached, and what it was taken of may have a history
+        return None
+    if known.left is not None and leads_to(result.fake, {known.left.node}):
         return None
     again = begins(known) and leaf_behind(result.fake) is known.fake
     return result.variable if (is_detached(known) or ends(known)) and not again else None
