@@ -198,7 +198,7 @@ def sets_gradient(x: Tensor) -> None:
 
 def writes_twice(x: Tensor) -> None:
     y = x * 1
-    torch._foreach_mul_([y, y[:1]], 2)
+    torch._foreach_mul_([y[:2], y[:1]], 2)
 
 
 def detaches_what_was_written(x: Tensor) -> Tensor:
@@ -215,7 +215,7 @@ def detaches_what_was_written(x: Tensor) -> Tensor:
     [
         (detaches_what_was_written, "whose base was written and then detached"),
         (sets_gradient, "sets the gradient of args[0]"),
-        (writes_twice, "whose tensors overlap"),
+        (writes_twice, "views that overlap"),
     ],
 )
 def test_what_would_get_another_history_is_refused(program: Callable[..., Any], what: str) -> None:

@@ -77,6 +77,17 @@ def a_sum_goes_into_what_is_summed(x: Tensor) -> Any:
     return torch.triu(y, out=y), x
 
 
+@programs(lambda: (ramp(4).requires_grad_(), ramp(4).requires_grad_()))
+def a_list_writes_an_element_twice_for_which_there_is_one_gradient(x: Tensor, w: Tensor) -> Any:
+    y, z = x * w, x * 1
+    rows = z.view(2, 2)
+    torch._foreach_mul_([y, y[:2]], [w, w[:2]])
+    torch._foreach_add_([rows, rows], 9)
+    torch._foreach_mul_([z, z], w[0])
+    torch._foreach_exp_([z, z])
+    return y.sin(), z, rows
+
+
 @pytest.mark.parametrize("name", programs.names())
 def test_it_cannot_be_told_from_eager(name: str) -> None:
     program = programs[name]

@@ -97,11 +97,12 @@ def written_lists(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _check_written_once(op: OpOverload, lists: list[Any]) -> None:
-    """Refuse a list that writes an element twice, of which autograd computes another gradient than of its values."""
+    """Refuse a list with a view of what another view in it writes once more: each keeps the history of its own write."""
     pairs = [(x, other) for written in lists for i, x in enumerate(written) for other in written[:i]]
-    if torch.is_grad_enabled() and any((x.requires_grad or y.requires_grad) and _overlap(x, y) for x, y in pairs):
+    views = [(x, other) for x, other in pairs if x is not other and other._is_view()]
+    if torch.is_grad_enabled() and any((x.requires_grad or y.requires_grad) and _overlap(x, y) for x, y in views):
         raise GradientsRefused(
-            f"{op} writes to a list whose tensors overlap, of which PyTorch computes a wrong gradient",
+            f"{op} writes to a list of views that overlap, each of which gets a history of its own",
             where=current_line(),
             remedy="write to one tensor after the other, or under torch.no_grad()",
         )
