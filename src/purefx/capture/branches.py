@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -34,7 +35,7 @@ from purefx.capture.beyond import check_within
 from purefx.capture.branch_derivatives import Batch, Branch, Gradient, Tangent, Tensors
 from purefx.capture.captured import Capture, Input, name_of
 from purefx.capture.frames import current_line
-from purefx.capture.meeting import COND, Body, Meeting, is_cond, met
+from purefx.capture.meeting import COND, LOOP, Body, Meeting, is_cond, is_loop, met
 from purefx.capture.recording import Variable
 from purefx.capture.tensors import variable_of
 from purefx.errors import UnsupportedOperator
@@ -62,6 +63,9 @@ class Branching(TorchFunctionMode):
         """What ``func`` gives."""
         if not is_cond(func, args):
             _check_loop(func, args)
+            if is_loop(func, args):
+                with self:
+                    return _loop(self._capture, *args)
             if func is torch.autograd.grad:
                 check_within(self._inputs.values(), *args[:2])
             if func in _SPLITS and isinstance(places := args[1] if len(args) > 1 else None, torch.Tensor):
@@ -78,11 +82,13 @@ def _check_loop(func: Any, args: Sequence[Any]) -> None:
     """Raise UnsupportedOperator where a loop is to be differentiated, or has no form that a graph can hold."""
     name = func.__name__ if isinstance(func, HigherOrderOperator) else ""
     if name in _LOOPS and (name not in _FORWARD or any(map(_is_transformed, pytree.tree_leaves(args)))):
-        raise UnsupportedOperator(
-            f"{name} in a program" if name not in _FORWARD else f"a derivative or a batch of {name}",
-            where=current_line(),
-            remedy="use a Python loop over sizes, or torch.cond",
+        raise _without_derivatives(
+            f"{name} in a program" if name not in _FORWARD else f"a derivative or a batch of {name}"
         )
+
+
+def _without_derivatives(what: str) -> UnsupportedOperator:
+    return UnsupportedOperator(what, where=current_line(), remedy="use a Python loop over sizes, or torch.cond")
 
 
 _SPLITS = frozenset({torch.tensor_split, torch.Tensor.tensor_split})
@@ -123,7 +129,7 @@ class CapturedBody(Body):
         """What the branch returns, in memory that is none of its operands'; derivatives lie dense."""
         assert self._branch is not None  # until its cond has run
         results = self._branch(*operands)
-        if not isinstance(self._branch, _Flat):
+        if not isinstance(self._branch, _Flat | _Ordered):
             results = tuple(x.contiguous().reshape(-1).view(x.shape) for x in results)  # dimensions of size 1 too
         given = set(map(storage_key, operands))
         return tuple(x.clone() if storage_key(x) in given else x for x in results)
@@ -131,6 +137,14 @@ class CapturedBody(Body):
     def let_go(self) -> None:
         """Keep nothing that the branch keeps."""
         self._branch = None
+
+
+class _Test(CapturedBody):
+    """What tells whether a loop goes on: a tensor by itself."""
+
+    def __call__(self, *operands: torch.Tensor) -> Any:
+        """That tensor."""
+        return super().__call__(*operands)[0]
 
 
 @untraced
@@ -141,16 +155,67 @@ def _choose(
     leaves, structure = pytree.tree_flatten(tuple(operands))
     if not all(isinstance(x, torch.Tensor) for x in operands):
         return _choose(capture, pred, _of_leaves(true_fn, structure), _of_leaves(false_fn, structure), leaves)
-    held = [met(branch, operands) for branch in (true_fn, false_fn)]
-    distinct = {id(x): x for each in held for x in each}
-    positions = [[len(operands) + list(distinct).index(id(x)) for x in each] for each in held]
-    pairs = zip((true_fn, false_fn), positions, strict=True)
-    first, second = (_Flat(branch, len(operands), where, capture) for branch, where in pairs)
-    given = [x.view_as(x) for x in distinct.values()]  # in a branch of another cond these are what that was given
-    found = _chosen(capture, pred, first, second, (*operands, *given))
+    (first, second), given, written = _flattened(capture, (true_fn, false_fn), operands)
+    found = _chosen(capture, pred, first, second, given)
     if first.returned != second.returned:
         raise RuntimeError(f"the branches of torch.cond return {first.returned} and {second.returned}")
-    return pytree.tree_unflatten(found, first.returned)
+    return pytree.tree_unflatten(_without_written(found, given, written), first.returned)
+
+
+@untraced
+def _loop(
+    capture: Capturing, test: Callable[..., Any], step: Callable[..., Any], carried: Tensors, additional: Tensors
+) -> Tensors:
+    """``while_loop`` of what the program gives to it: what its body writes is carried too."""
+    (check, body), given, written = _flattened(capture, (test, step), (*carried, *additional))
+    if any(map(_is_transformed, given)):
+        raise _without_derivatives("a derivative or a batch of while_loop")
+    if any(i < len(carried) for i in written):
+        raise _writing("what a loop carries")
+    order = [*range(len(carried)), *written, *(i for i in range(len(carried), len(given)) if i not in written)]
+    count = len(carried) + len(written)
+    operands = tuple(given[i].contiguous() if i in written else given[i] for i in order)
+    bodies = [kind(_Ordered(f, order), operands, capture) for kind, f in ((_Test, check), (CapturedBody, body))]
+    found = LOOP(*bodies, operands[:count], operands[count:])
+    for each in bodies:
+        each.let_go()
+    return _without_written(tuple(found), given, written)
+
+
+def _flattened(
+    capture: Capturing, bodies: Sequence[Callable[..., Any]], operands: Sequence[torch.Tensor]
+) -> tuple[list[_Flat], Tensors, list[int]]:
+    """``bodies`` as functions of tensors alone; those tensors, ``operands`` first; the positions of what is written."""
+    found = [met(body, operands) for body in bodies]
+    distinct = {id(x): x for held, _ in found for x in held}
+    given = (*operands, *(x.view_as(x) for x in distinct.values()))  # in another branch these are what it was given
+    memory = set[object]().union(*(written for _, written in found))
+    keys = {i: storage_key(x) for i, x in enumerate(given) if is_plain(x)} if memory else {}
+    written = [i for i, key in keys.items() if key in memory]
+    if written and torch.is_grad_enabled():
+        raise _writing("a tensor, with gradients on")
+    if len({keys[i] for i in written}) < len(written):
+        raise _writing("a tensor, and uses another one of its memory")
+    places = [[len(operands) + list(distinct).index(id(x)) for x in held] for held, _ in found]
+    strides = {i: None if given[i].is_contiguous() else given[i].stride() for i in written}
+    pairs = zip(bodies, places, strict=True)
+    return [_Flat(body, len(operands), where, strides, capture) for body, where in pairs], given, written
+
+
+def _without_written(found: Tensors, given: Tensors, written: Sequence[int]) -> Tensors:
+    """What bodies have returned, without the new values of what is ``written``, which become those of ``given``."""
+    count = len(found) - len(written)
+    for i, value in zip(written, found[count:], strict=True):
+        given[i].copy_(value)
+    return found[:count]
+
+
+def _writing(to: str) -> UnsupportedOperator:
+    return UnsupportedOperator(
+        f"the body of a control-flow operator writes to {to}",
+        where=current_line(),
+        remedy="return new values, and write them afterwards",
+    )
 
 
 def _of_leaves(branch: Callable[..., Any], structure: pytree.TreeSpec) -> Callable[..., Any]:
@@ -183,23 +248,38 @@ class _Replacing(Meeting):
         """What the ``cond`` gives; its branches run in this mode too."""
         return _choose(self._capture, pred, true_fn, false_fn, operands)
 
+    def run_loop(self, test: Any, step: Any, carried: Any, additional: Any) -> Any:
+        """What the ``while_loop`` gives."""
+        return _loop(self._capture, test, step, carried, additional)
+
 
 class _Flat:
     """A branch as a function of tensors that returns a tuple of tensors; ``returned`` tells what that was.
 
     After its ``count`` operands it takes what is to be in the place of the tensors that the branches reach by
-    themselves; those that this branch reaches are at the positions ``held``.
+    themselves; those that this branch reaches are at the positions ``held``.  Those at the positions ``written`` it
+    writes copies of, with strides that are there unless they are contiguous, and returns them last.
     """
 
-    def __init__(self, branch: Callable[..., Any], count: int, held: Sequence[int], capture: Capturing) -> None:
+    def __init__(
+        self,
+        branch: Callable[..., Any],
+        count: int,
+        held: Sequence[int],
+        written: Mapping[int, Sequence[int] | None],
+        capture: Capturing,
+    ) -> None:
         self._branch = branch
         self._count = count
         self._held = held
+        self._written = written
         self._capture = capture
         self.__name__ = name_of(branch)
         self.returned: Any = None
 
     def __call__(self, *given: torch.Tensor) -> Tensors:
+        copies = {i: _copy(given[i], strides) for i, strides in self._written.items()}
+        given = tuple(copies.get(i, x) for i, x in enumerate(given))
         operands = given[: self._count]
         replacing = _Replacing(operands, [given[i] for i in self._held], self._capture)
         with replacing if self._held else Branching(self._capture):
@@ -213,7 +293,28 @@ class _Flat:
             )
         found = tuple(map(replacing.stand_in, leaves)) if self._held else tuple(leaves)
         replacing.forget()
-        return found
+        if not copies:
+            return found
+        shown = set(map(storage_key, copies.values()))
+        found = tuple(x.clone() if storage_key(x) in shown else x for x in found)
+        return (*found, *(x.contiguous() for x in copies.values()))
+
+
+def _copy(x: torch.Tensor, strides: Sequence[int] | None) -> torch.Tensor:
+    if strides is None:
+        return x.clone(memory_format=torch.contiguous_format)
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
+
+
+class _Ordered(Body):
+    """A body of a loop, which takes its operands in the ``order`` in which the loop has them."""
+
+    def __init__(self, body: _Flat, order: Sequence[int]) -> None:
+        self._body, self._order = body, order
+        self.__name__ = body.__name__
+
+    def __call__(self, *operands: torch.Tensor) -> Tensors:
+        return self._body(*(x for _, x in sorted(zip(self._order, operands, strict=True), key=itemgetter(0))))
 
 
 class _Choice(torch.autograd.Function):

@@ -97,7 +97,7 @@ def written_lists(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _check_written_once(op: OpOverload, lists: list[Any]) -> None:
-    """Refuse a list with a view of what another view in it writes once more: each keeps the history of its own write."""
+    """Refuse a list with views of memory that is written twice: each keeps the history of its own write."""
     pairs = [(x, other) for written in lists for i, x in enumerate(written) for other in written[:i]]
     views = [(x, other) for x, other in pairs if x is not other and other._is_view()]
     if torch.is_grad_enabled() and any((x.requires_grad or y.requires_grad) and _overlap(x, y) for x, y in views):

@@ -1,4 +1,4 @@
-"""The tensors that a branch of ``torch.cond`` reaches by itself: which they are, and others in their place."""
+"""The tensors that a branch of ``torch.cond`` or the body of a loop reaches by itself: which, and others for them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from purefx._torch import TorchDispatchMode, outer_fake_mode, pytree, without_modes
+from purefx._torch import TorchDispatchMode, outer_fake_mode, pytree, set_version, storage_key, without_modes
+from purefx.capture.effects import written_tensors
 
 COND = torch.ops.higher_order.cond
+LOOP = torch.ops.higher_order.while_loop
 
 
 class _Passing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its __init_subclass__ untyped
-    """Does nothing: while a mode is active, Dynamo keeps out of ``cond`` in a branch."""
+    """Notes the storages that are ``written``.  While a mode is active, Dynamo keeps out of ``cond`` in a branch."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves its __init__ untyped
+        self.written: set[object] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What ``func`` gives."""
+        self.written.update(map(storage_key, written_tensors(func, args, kwargs or {})))
         return func(*args, **(kwargs or {}))
 
 
@@ -44,6 +51,10 @@ class Meeting(TorchFunctionMode, ABC):
     def run_cond(self, pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
         """What a ``cond`` in the branch gives."""
 
+    @abstractmethod
+    def run_loop(self, test: Any, step: Any, carried: Any, additional: Any) -> Any:
+        """What a ``while_loop`` in the branch gives."""
+
     def forget(self) -> None:
         """Let all tensors go."""
         self._known.clear()
@@ -65,6 +76,9 @@ class Meeting(TorchFunctionMode, ABC):
         if is_cond(func, args):
             with self:
                 return self.run_cond(*args, **kwargs)
+        if is_loop(func, args):
+            with self:
+                return self.run_loop(*args)
         result = func(*args, **kwargs)
         made = (x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and id(x) not in self._known)
         self._returned.update((id(x), weakref.ref(x)) for x in made)
@@ -72,15 +86,18 @@ class Meeting(TorchFunctionMode, ABC):
 
 
 class _Noting(Meeting):
-    """Notes what it meets in ``held``."""
+    """Notes what it meets in ``held``, and with ``operands`` in ``versions`` as it was then."""
 
     def __init__(self, operands: Sequence[torch.Tensor]) -> None:
         super().__init__(operands)
         self.held: list[torch.Tensor] = []
+        self.versions = [(x, x._version) for x in operands if not x.is_inference()]
 
     def meet(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor itself."""
         self.held.append(tensor)
+        if not tensor.is_inference():
+            self.versions.append((tensor, tensor._version))
         return tensor
 
     def run_cond(self, pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
@@ -89,17 +106,25 @@ class _Noting(Meeting):
         false_fn(*operands)
         return result
 
+    def run_loop(self, test: Any, step: Any, carried: Any, additional: Any) -> Any:
+        """What the body gives, after both have run."""
+        test(*carried, *additional)
+        return step(*carried, *additional)
 
-def met(branch: Callable[..., Any], operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors that ``branch`` reaches by itself, in the order in which it does."""
-    passing = _Passing()  # type: ignore[no-untyped-call]  # torch leaves its __init__ untyped
+
+def met(branch: Callable[..., Any], operands: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], set[object]]:
+    """The tensors that ``branch`` reaches by itself, in the order in which it does, and the storages that it writes."""
+    passing = _Passing()
     with without_modes(), outer_fake_mode(operands) or nullcontext(), passing:
         given = [x.view_as(x) for x in operands]  # the branch may reach an operand by itself, too
         with torch.no_grad(), (noting := _Noting(given)):
             pytree.tree_map(noting.stand_in, branch(*given))
     held, noting.held = noting.held, []
+    for tensor, version in reversed(noting.versions):
+        set_version(tensor, version)
+    noting.versions.clear()
     noting.forget()
-    return held
+    return held, passing.written
 
 
 def is_cond(func: Any, args: Sequence[Any]) -> bool:
@@ -107,5 +132,10 @@ def is_cond(func: Any, args: Sequence[Any]) -> bool:
     return func is COND and not isinstance(args[1], Body)
 
 
+def is_loop(func: Any, args: Sequence[Any]) -> bool:
+    """Whether ``func`` is a ``while_loop`` of tensors that the program calls: what it runs are no bodies yet."""
+    return func is LOOP and not isinstance(args[1], Body) and all(isinstance(x, torch.Tensor) for x in args[2])
+
+
 class Body:
-    """What purefx itself gives to ``cond`` as a branch."""
+    """What purefx itself gives to ``cond`` as a branch, and to ``while_loop``."""
