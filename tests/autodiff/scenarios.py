@@ -560,3 +560,26 @@ def a_gradient_of_a_gradient_of_views_of_what_a_function_showed(compiled: Compil
     row, rest, total = compiled(f)(x)
     (slope,) = torch.autograd.grad((row**3).sum() + rest.sum() + total, x, create_graph=True)
     return slope, torch.autograd.grad((slope**2).sum(), x), row.grad_fn.name()
+
+
+@scenario
+def what_is_saved_and_not_read_is_written_after_the_call(compiled: Compile) -> Any:
+    """Autograd looks at the version of all that a node has saved, also of what only its sizes are read of."""
+    programs: list[Callable[[Tensor, Tensor], Tensor]] = [
+        lambda x, i: x.gather(0, i),
+        lambda x, i: x.view(2, 2).gather(0, i.view(1, 2)),
+        lambda x, i: (x * 2).gather(0, i),
+        lambda x, i: x.index_select(0, i),
+        lambda x, i: x.cummax(0).values,
+        lambda x, i: x.sgn(),
+        lambda x, i: x.index_add(0, i, x[:2]),
+        lambda x, i: x.cumsum(0),
+    ]
+    seen = []
+    for program, written in itertools.product(programs, (0, 1)):
+        given = leaf(4), torch.tensor([1, 0])
+        result = compiled(program)(*given)
+        with torch.no_grad():
+            given[written].mul_(1)
+        seen.append(error_of(result.sum().backward))
+    return seen

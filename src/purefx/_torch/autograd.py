@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree  # the flattening of what a node has saved
 from torch._functorch import eager_transforms  # knows whether a level of forward-mode AD is open
 from torch.autograd import forward_ad  # has the level that is open
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node
 
 
 def copy_view_rules(fake: torch.Tensor, tensor: torch.Tensor) -> None:
@@ -67,6 +71,18 @@ READS_HISTORY: Callable[..., Any] = vars(torch._C.TensorBase)["grad_fn"].__get__
 
 READS_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__get__
 """What a mode for torch functions sees where a program asks for ``x.data``."""
+
+
+def saved_by(node: Node) -> list[torch.Tensor]:
+    """What ``node`` has saved, but for what hooks have packed: it looks at the versions of all when it runs."""
+    saved = pytree.tree_leaves([getattr(node, name) for name in _names_of_saved(type(node))])
+    found = [each.data for each in saved if each.unpack_hook is None]
+    return [tensor for tensor in found if isinstance(tensor, torch.Tensor)]
+
+
+@cache
+def _names_of_saved(kind: type) -> list[str]:
+    return [name for name in dir(kind) if name.startswith("_raw_saved_") and not issubclass(kind, BackwardCFunction)]
 
 
 def has_saved_tensor_hooks() -> bool:

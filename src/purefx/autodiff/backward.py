@@ -17,7 +17,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node
 
-from purefx._torch import count_writes_together, without_modes
+from purefx._torch import count_writes_together, saved_by, without_modes
 from purefx.analysis.gradients import has_own_history, is_detached, keeps_write, results_of
 from purefx.analysis.replay import Replay
 from purefx.autodiff.targets import Alias, Slot, Target
@@ -186,10 +186,13 @@ def run_backward(
             start = len(calls)
             tangents = [_tangent(region, capture) for _, _, region in given]
             passed = [*stops, *(target.place for target in targets if target.is_view)]
+            saved = list(_saved_behind([slots[i].edge.node for i, _, _ in given], {node for node, _ in passed}))
             anomaly = torch.autograd.set_detect_anomaly(mode=False)  # that would look into fakes for nan
             with anomaly, stopped(passed), recorder.meeting(partial(_note_read, held, read)):
                 outputs = cast(list[torch.Tensor], [output for _, output, _ in given])  # autograd takes edges too
                 gradients, refusal = _gradients(outputs, targets, tangents)
+                for tensor in saved:
+                    recorder.notice(tensor)
             regions = tuple(None if g is None else recorder.region(g) for g in gradients)
             segment = tuple(calls[start:])
         finally:
@@ -226,6 +229,18 @@ def _note_read(
     if operand.variable not in read:
         others = held.get(operand.region.storage, ())
         read[operand.variable] = [v for v, x in others if x is tensor or count_writes_together(tensor, x)]
+
+
+def _saved_behind(nodes: list[Node], stops: Collection[Node]) -> Iterator[torch.Tensor]:
+    """What ``nodes``, and those behind them as far as ``stops``, have saved, whether or not they compute with it."""
+    seen = dict.fromkeys(nodes)
+    while nodes:
+        node = nodes.pop()
+        if node not in stops:
+            yield from saved_by(node)
+            new = [following for following, _ in node.next_functions if following is not None and following not in seen]
+            seen.update(dict.fromkeys(new))
+            nodes += new
 
 
 @contextmanager

@@ -133,7 +133,8 @@ def _partitioned(
     if partition == "default":
         return None
     chosen = partition_function(partition)
-    graphs = [level.backwards[p] for level in levels for p in level.backwards if all(p)]
+    whole = [level.backwards[p] for level in levels for p in level.backwards if all(p)]
+    graphs = [graph for graph in whole if any(_residuals_of(graph))]  # PyTorch's cannot cut where nothing crosses
     saved = frozenset(name for graph in graphs for name in choose_saved(capture, rewriter, graph, chosen))
     for level in levels:
         for pattern, graph in level.backwards.items():
