@@ -12,7 +12,7 @@ from torch import Tensor
 import purefx
 from purefx.errors import GradientsRefused
 from tests.functional.kinds import Programs, ramp
-from tests.programs.vocabulary import Shown
+from tests.programs.vocabulary import Negate, Shown
 from tests.support.oracle import assert_same_as_eager
 
 programs = Programs()
@@ -339,6 +339,44 @@ def a_leaf_is_detached_twice(a: Tensor, w: Tensor) -> Any:
     return row, old
 
 
+@programs(lambda: (alive(4), leaf(4)))
+def views_of_a_result_live_on_when_it_is_detached(a: Tensor, w: Tensor) -> Any:
+    y, z = a * w, a + w
+    old = z[2:]
+    row, late, sine = y[1:], z[:2] * 1, y[2:].sin()
+    z.mul_(w)
+    used, part = old * 3, z.chunk(2)[1]
+    y.detach_()
+    z.detach_()
+    return row, sine, y, y[3:], part, old, used, late
+
+
+@programs(lambda: (alive(4), leaf(4)))
+def pieces_and_a_written_view_of_what_is_detached_live_on(a: Tensor, w: Tensor) -> Any:
+    y, z = a * w, a + w
+    pieces, row = y.unbind(), z[1:]
+    row.mul_(w[1:])
+    y.detach_()
+    z.detach_()
+    return pieces, z[:2], row
+
+
+@pytest.mark.parametrize("change", [Tensor.t_, Tensor.requires_grad_], ids=["turned", "a leaf"])
+def test_a_view_is_refused_of_what_is_detached_and_changed(change: Any) -> None:
+    def f(a: Tensor) -> Any:
+        y = a * 2
+        if change is Tensor.t_:
+            y.t_()
+        row = y[1:]
+        y.detach_()
+        if change is Tensor.requires_grad_:
+            y.requires_grad_()
+        return row, y
+
+    with pytest.raises(GradientsRefused, match="the history of what the program detaches"):
+        purefx.trace(f, leaf(4))
+
+
 def test_a_view_of_ones_own_is_refused_of_what_is_detached() -> None:
     def f(base: Tensor, a: Tensor) -> Any:
         a.mul_(2)
@@ -370,6 +408,36 @@ def test_a_view_is_refused_that_is_taken_of_one_that_has_lost_its_history() -> N
 
     with pytest.raises(GradientsRefused, match="detaches it and returns a view of it"):
         purefx.trace(f, alive(2, 3))
+
+
+@programs(lambda: (alive(4),))
+def a_result_gets_other_sizes_without_gradients(a: Tensor) -> Any:
+    y = torch.zeros(4)
+    y.add_(a)
+    with torch.no_grad():
+        y.unsqueeze_(0)
+    return y
+
+
+@programs(lambda: (alive(2, 3), leaf(2, 3)))
+def a_function_of_ones_own_writes_and_then_it_is_turned(a: Tensor, w: Tensor) -> None:
+    Negate.apply(a)
+    a.t_()
+
+
+@programs(lambda: (alive(4),))
+def an_argument_gets_another_size_when_it_is_detached(a: Tensor) -> None:
+    a.detach_()
+    a.resize_(3)
+
+
+@programs(lambda: (ramp(4), leaf(4)))
+def a_view_of_what_begins_a_history_is_older_than_a_write(a: Tensor, w: Tensor) -> Any:
+    a.copy_(w + 1)
+    column = a.unsqueeze(0).t()
+    with torch.no_grad():
+        column.copy_(column * 2)
+    return column
 
 
 # ---- hooks on arguments that are written

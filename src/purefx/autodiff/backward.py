@@ -22,7 +22,7 @@ from purefx.analysis.gradients import has_own_history, is_detached, keeps_write,
 from purefx.analysis.replay import Replay
 from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Capture, Input, TensorResult
-from purefx.capture.edges import edge_of, is_beginning, is_begun, is_leaf, leads_to, leaf_behind
+from purefx.capture.edges import edge_left, edge_of, is_beginning, is_begun, is_leaf, leads_to, leaf_behind
 from purefx.capture.fakes import fake_like
 from purefx.capture.recorder import Recorder
 from purefx.capture.recording import Call, Effect, Operand, Recording, Region, Storage, Variable
@@ -67,7 +67,11 @@ def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutpu
         match output:
             case ResultOutput(variable) | BaseOutput(variable):
                 fake = fakes.get(variable)
-                if fake is not None and edge_of(fake) is not None and not fake.is_leaf:
+                left = None if fake is None else edge_left(fake, fakes.values())
+                if fake is not None and left is not None:
+                    _check_left(fake, turned=variable in turns)
+                    slots.append(Slot(output, fake, left=left))
+                elif fake is not None and edge_of(fake) is not None and not fake.is_leaf:
                     slots.append(Slot(output, fake, _turned_since(variable, turns)))
             case WrittenOutput(shown=shown) if shown is not None:
                 slots.append(Slot(output, shown.fake, shown.behind, shown.left))
@@ -76,13 +80,23 @@ def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutpu
     known = {*(i.variable for i in capture.inputs), *(b.variable for b in replay.bases)}
     replayed = {o.variable for call in replay.statements for o in call.outputs} - known
     own = {v: x for v, x in fakes.items() if v in replayed and (has_own_history(x) or _is_left_alone(x, replay))}
-    reached = _reached_by_views(own.values(), capture, replay)
+    reached = _reached_by_views(own.values(), capture, replay, slots)
     own = {v: x for v, x in own.items() if not leads_to(x, reached)}
     origins = {v: _origin(own, v, replay) for v in own}
     slots += [Slot(Alias(v, v.last), x) for v, x in own.items() if origins[v] == (v, 0)]
     hidden = {origin: (x, behind) for v, x in own.items() for origin, behind in [origins[v]] if origin not in own}
     slots += [Slot(Alias(v, v.last), x, behind) for v, (x, behind) in hidden.items()]
     return tuple(slots)
+
+
+def _check_left(fake: torch.Tensor, *, turned: bool) -> None:
+    """Raise GradientsRefused where the program does more to ``fake``, which it detaches, than that."""
+    if turned or fake.requires_grad:
+        raise GradientsRefused(
+            "a view keeps the history of what the program detaches, and turns in place or lets require grad again",
+            where=None,
+            remedy="return a copy, or use what detach() returns",
+        )
 
 
 def _turned_since(variable: Variable, turns: Mapping[Variable, Turns]) -> int | None:
@@ -125,13 +139,15 @@ def _origin(own: Mapping[Variable, torch.Tensor], variable: Variable, replay: Re
     return found
 
 
-def _reached_by_views(views: Iterable[torch.Tensor], capture: Capture, replay: Replay) -> frozenset[Node]:
+def _reached_by_views(
+    views: Iterable[torch.Tensor], capture: Capture, replay: Replay, slots: Iterable[Slot]
+) -> frozenset[Node]:
     """The nodes of tensors whose views have eager's histories: leaves that are aliases, what keeps a write or turn."""
     begun = leaf_aliases(capture, replay)
     leaves = (leaf for leaf in map(leaf_behind, views) if leaf is not None and variable_of(leaf) in begun)
     keeping = (known.fake for known in capture.inputs if keeps_write(known))
     turned = (known for known in capture.inputs if is_detached(known))
-    left = (known.left for known in capture.inputs)
+    left = (slot.left for slot in slots)
     edges = [*map(edge_of, (*leaves, *keeping)), *(known.edge for known in turned), *left]
     return frozenset(edge.node for edge in edges if edge is not None)
 
@@ -190,7 +206,8 @@ def run_backward(
             anomaly = torch.autograd.set_detect_anomaly(mode=False)  # that would look into fakes for nan
             with anomaly, stopped(passed), recorder.meeting(partial(_note_read, held, read)):
                 outputs = cast(list[torch.Tensor], [output for _, output, _ in given])  # autograd takes edges too
-                gradients, refusal = _gradients(outputs, targets, tangents)
+                entering = [_entering(output, t) for output, t in zip(outputs, tangents, strict=True)]
+                gradients, refusal = _gradients(outputs, targets, entering)
                 for tensor in saved:
                     recorder.notice(tensor)
             regions = tuple(None if g is None else recorder.region(g) for g in gradients)
@@ -323,6 +340,14 @@ def _shown(slot: Slot, recorder: Recorder) -> tuple[torch.Tensor | GradientEdge,
     now = recorder.region(fake)
     shown = as_made(fake, now, wanted)
     return (fake, now) if shown is fake else (shown, recorder.region(shown))
+
+
+def _entering(output: torch.Tensor | GradientEdge, tangent: torch.Tensor) -> torch.Tensor:
+    """``tangent`` in the sizes that the node of ``output`` has, as the engine of autograd reduces it."""
+    if isinstance(output, torch.Tensor):
+        return tangent
+    sizes = output.node._input_metadata[output.output_nr].shape
+    return tangent if tangent.shape == sizes else tangent.sum_to_size(sizes)
 
 
 def as_made(tensor: torch.Tensor, now: Region, wanted: Region) -> torch.Tensor:

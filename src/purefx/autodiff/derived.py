@@ -89,7 +89,7 @@ def present_inputs(level: Level) -> Callable[[Sequence[Any]], list[torch.Tensor 
 
 def _place(slot: Slot, places: dict[Variable, int], capture: Capture) -> tuple[int, bool]:
     """Which result the tensor of ``slot`` is, or shows, or is the base of."""
-    if not isinstance(slot.output, WrittenOutput):
+    if not isinstance(slot.output, WrittenOutput) and slot.left is None:
         variable = slot.output.variable if slot.behind is None else variable_of(slot.fake)
         if variable in places:
             return places[variable], False

@@ -101,7 +101,7 @@ def edges_left(tensor: torch.Tensor) -> list[GradientEdge]:
 def edge_left(tensor: torch.Tensor, views: Iterable[torch.Tensor]) -> GradientEdge | None:
     """The edge that ``tensor`` had before it was detached, if one of ``views`` has kept that."""
     edge = next(reversed(edges_left(tensor)), None)
-    if edge is None or tensor.requires_grad:
+    if edge is None:
         return None
     own = (view for view in views if view.requires_grad and view._base is tensor)
     return edge if any(leads_to(view, {edge.node}) for view in own) else None

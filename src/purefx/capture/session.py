@@ -313,7 +313,7 @@ class _Session:
         for known in self._inputs.values():
             self._recorder.notice(known.fake)
             known.after = known.variable.last
-            known.left = edge_left(known.fake, returned)
+            known.left = None if known.fake.requires_grad else edge_left(known.fake, returned)
             hooks = self._hooks.setdefault(id(known.fake), take_off_hooks(known.fake))
             late = known.variable in self._recorder.histories.changed
             known.hooks, known.late_hooks = ((), hooks) if late else (hooks, ())

@@ -161,7 +161,8 @@ def seen_by_autograd(root: Root, region: Region, changes: Changes) -> list[tuple
     written = [
         family
         for family in families.values()
-        if any(m.variable in writing for m in family) or not any(m.variable in changes.turned for m in family)
+        if any(m.variable in writing or _is_written_behind(m, changes) for m in family)
+        or not any(m.variable in changes.turned for m in family)
     ]
     seen = [write for family in written for write in _seen_by_family(family, region, changes)]
     held = any(includes(part, region) for part, _ in seen)
@@ -185,15 +186,22 @@ def _seen_by_family(family: list[Input], region: Region, changes: Changes) -> li
     return [_before_it_turned(member, changes) or _whole(member, ways) for member in members]
 
 
+def _is_written_behind(member: Input, changes: Changes) -> bool:
+    """Whether a write (of a custom function, seen as one) lies behind the turns of ``member`` in its history."""
+    turns = changes.late.get(member.variable) if member.fake._base is None else None
+    return turns is not None and (
+        member.edge is None or edge_behind(member.fake, turns.nodes).node is not member.edge.node
+    )
+
+
 def _before_it_turned(member: Input, changes: Changes) -> tuple[Region, Shown | None] | None:
     """All that ``member`` showed before the program turned it, where that came after all writes; unseen if none is."""
     before = member.before
     turns = changes.late.get(member.variable) if member.fake._base is None else None
     if turns is None or before != before.physical or once(before.geometry) != before.geometry:
         return None
-    written = edge_behind(member.fake, turns.nodes)
-    unseen = member.edge is not None and written.node is member.edge.node
-    return before, None if unseen else Shown(member, of_base=False, before=before, behind=turns.nodes)
+    seen = _is_written_behind(member, changes)
+    return before, None if not seen else Shown(member, of_base=False, before=before, behind=turns.nodes)
 
 
 def _whole(member: Input, ways: list[Shown]) -> tuple[Region, Shown]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import groupby
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from purefx.analysis.gradients import (
     begins,
@@ -25,7 +26,7 @@ from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
 from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Input, TensorResult
-from purefx.capture.edges import edges_left, is_bare_view, is_begun, leads_to
+from purefx.capture.edges import edges_left, has_lost_history, is_bare_view, is_begun, leads_to
 from purefx.capture.recording import Call, DataAccess, Effect, Variable
 from purefx.errors import GradientsRefused
 from purefx.functional.signature import (
@@ -140,14 +141,18 @@ def emit_late_detaching(scope: Scope, late: list[Call]) -> list[str]:
     lines = []
     for known, name in scope.inputs.items():
         if _is_detached_late(scope, known):
-            kept = [*_kept_views(scope, known), *_left_views(scope, known)]
+            kept = [*_kept_views(scope, known), *_left_views(scope, known.fake, known.left)]
             lines += [*(f"{view}.grad_fn" for view in kept), f"{name}.detach_()"]
+    for slot in _left_outputs(scope):
+        kept = _left_views(scope, slot.fake, slot.left)
+        lines += [*(f"{view}.grad_fn" for view in kept), f"{_output(scope, slot)}.detach_()"]
     return [*lines, *emit_calls(scope, late)]
 
 
 def late_views(scope: Scope) -> list[Call]:
     """The statements that make results without a history, as views of what is detached late."""
     bases = [known.fake for known in scope.inputs if _is_detached_late(scope, known)]
+    bases += [slot.fake for slot in _left_outputs(scope)]
     results = [result for result, _ in results_of(scope.capture, scope.replay) if bases]
     plain = [r for r in results if not r.fake.requires_grad and not r.fake.is_inference()]
     plain = [r for r in plain if any(r.fake._base is base for base in bases)]
@@ -158,8 +163,9 @@ def late_views(scope: Scope) -> list[Call]:
 def _is_detached_late(scope: Scope, known: Input) -> bool:
     if known.left is not None or not is_detached(known):
         return known.left is not None
-    turns = (call for call in scope.replay.statements if call.effect is Effect.GEOMETRY)
-    return bool(_kept_views(scope, known)) or any(o.variable is known.variable for call in turns for o in call.written)
+    changes = [call for call in scope.replay.statements if any(o.variable is known.variable for o in call.written)]
+    sized = any(call.op is aten.resize_.default for call in changes)  # of what has no history
+    return bool(_kept_views(scope, known)) or any(call.effect is Effect.GEOMETRY and not sized for call in changes)
 
 
 def emit_looks(scope: Scope) -> list[str]:
@@ -174,14 +180,25 @@ def emit_looks(scope: Scope) -> list[str]:
     given = [k for k in given if not is_bare_view(k.fake)]
     turned = {o.variable for c in scope.replay.statements if c.effect is Effect.GEOMETRY for o in c.written}
     wanted = [v for v in dict.fromkeys([*(k.variable for k in given), *made]) if v in scope.variables]
-    return [f"{scope.variables[v]}.grad_fn" for v in wanted if v in scope.capture.known_views or v in turned]
+    begun = {known.variable for known in scope.inputs if known.edge is None and known.fake.requires_grad}
+    early = {o.variable for call in scope.early if scope.counters.is_older(call) for o in call.outputs}
+    older = [r for r in shown if r.variable in early - scope.capture.plain_views and r.fake.requires_grad]
+    older = [r for r in older if scope.counters.root(r.variable) in begun and not has_lost_history(r.fake)]
+    looked = [v for v in wanted if v in scope.capture.known_views or v in turned]
+    return [f"{scope.variables[v]}.grad_fn" for v in dict.fromkeys([*looked, *(r.variable for r in older)])]
 
 
-def _left_views(scope: Scope, base: Input) -> list[str]:
-    """The results that are views of ``base``, and have the history that it loses."""
+def _left_outputs(scope: Scope) -> list[Slot]:
+    """The outputs of the graph that the program has detached, and of which views live on."""
+    slots = [slot for level in (scope.joint.levels if scope.joint else ()) for slot in level.slots]
+    return [slot for slot in slots if slot.left is not None and not isinstance(slot.output, WrittenOutput)]
+
+
+def _left_views(scope: Scope, base: torch.Tensor, left: GradientEdge | None) -> list[str]:
+    """The results that are views of ``base``, and have the history that it has ``left``."""
     results = [result for result, _ in results_of(scope.capture, scope.replay)]
-    views = [r for r in results if r.fake.requires_grad and not r.fake.is_inference() and r.fake._base is base.fake]
-    kept = [view for view in views if base.left is not None and leads_to(view.fake, {base.left.node})]
+    views = [r for r in results if r.fake.requires_grad and not r.fake.is_inference() and r.fake._base is base]
+    kept = [view for view in views if left is not None and leads_to(view.fake, {left.node})]
     return list(dict.fromkeys(scope.variables[view.variable] for view in kept))
 
 
