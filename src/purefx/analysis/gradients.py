@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import torch
 from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import GradientEdge
 
 from purefx.analysis.replay import Fresh, How, Replay
 from purefx.capture.captured import Capture, Input, TensorResult
@@ -121,9 +122,9 @@ def check_gradients(capture: Capture) -> None:
                 f"the program sets the gradient of {known.name}, as loss.backward() does",
                 "call backward() outside, or return what torch.autograd.grad gives",
             )
-        if is_moved(capture, known) and (_writes_old_memory(capture, known) or _is_used_before(capture, known)):
+        if is_moved(capture, known) and (_writes_old_memory(capture, known) or len(former_edges(capture, known)) > 1):
             raise _refusal(
-                f"the program gives {known.name}, a leaf, other memory or sizes, and writes to it or uses it before",
+                f"the program gives {known.name}, a leaf, other memory or sizes twice, or writes to it before",
                 "copy into it, under torch.no_grad()",
             )
         if _begins_again(known) or (keeps_write(known) and _shows_what_is_detached(capture, known)):
@@ -168,12 +169,13 @@ def _writes_old_memory(capture: Capture, known: Input) -> bool:
     return known.before.storage is not known.after.storage and known.before.storage in written
 
 
-def _is_used_before(capture: Capture, known: Input) -> bool:
-    """Whether gradients arrive at what ``known``, a leaf, was before it had other memory."""
-    assert known.edge is not None  # asked of a leaf
+def former_edges(capture: Capture, known: Input) -> list[GradientEdge]:
+    """Where gradients arrive at what ``known``, a leaf, was before it had other memory."""
+    if not is_moved(capture, known):
+        return []
     made = [result.fake for result in capture.results if isinstance(result, TensorResult)]
     found = arrivals([*made, *(other.fake for other in capture.inputs)], known.fake)
-    return any(node is not known.edge.node for node in found)
+    return [GradientEdge(node, 0) for node in found if known.edge is not None and node is not known.edge.node]
 
 
 def _has_lost_view(capture: Capture, known: Input) -> bool:

@@ -118,6 +118,8 @@ def _source(
 ) -> torch.Tensor:
     """The tensor that ``target`` is in a run of the gradient."""
     source = target.source
+    if target.former:
+        raise _refusal()
     if isinstance(source, Slot):
         return _tensor(source, places, capture, results)
     if not isinstance(source, Input):

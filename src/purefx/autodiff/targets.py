@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.graph import GradientEdge, Node
 
-from purefx.analysis.gradients import begins, new_leaves, results_of
+from purefx.analysis.gradients import begins, former_edges, new_leaves, results_of
 from purefx.analysis.replay import Replay, Replayed
 from purefx.capture.captured import Capture, Input
 from purefx.capture.edges import edge_behind, edge_of, is_begun
@@ -60,13 +60,15 @@ class Slot:
 class Target:
     """Where gradients leave a node: ``source``, a tensor of the caller, a leaf that the program made, or an output.
 
-    With ``of_base`` it is the ``_base`` of ``source``.  ``begins`` tells that the program made it the leaf that it is.
+    With ``of_base`` it is the ``_base`` of ``source``.  ``begins`` tells that the program made it the leaf that it is,
+    ``former`` that it is the leaf as it was before it had other memory.
     """
 
     source: Input | Variable | Slot
     edge: GradientEdge
     of_base: bool = False
     begins: bool = False
+    former: bool = False
 
     @property
     def place(self) -> tuple[Node, int]:
@@ -98,6 +100,7 @@ def infer_targets(capture: Capture, replay: Replay) -> tuple[Target, ...]:
         if known.edge is not None:
             targets.append(Target(known, known.edge))
             targets += _base(known, capture.inputs)
+            targets += [Target(known, edge, former=True) for edge in former_edges(capture, known)]
         if begins(known):
             edge = edge_of(known.fake)
             assert edge is not None  # it requires grad

@@ -390,4 +390,6 @@ def _input(scope: Scope, target: Target) -> str:
     name = scope.inputs[target.source]
     if target.of_base:
         return f"{name}._base"
+    if target.former:
+        return scope.left[target.source]
     return scope.earlier.get(target.source, name) if target.is_given else name

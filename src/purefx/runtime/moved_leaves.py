@@ -9,8 +9,10 @@ def f(x, y):                       arg0.set_(arg1)
 from __future__ import annotations
 
 from purefx.analysis.gradients import is_moved
+from purefx.capture.captured import Input
 from purefx.capture.recording import Variable
 from purefx.functional.signature import RootInput
+from purefx.runtime.differentiable import same_edge
 from purefx.runtime.epilogue import emit_calls, fetch_storages
 from purefx.runtime.scope import Scope, makers_of
 
@@ -29,7 +31,17 @@ def emit_moved_leaves(scope: Scope) -> list[str]:
             wanted |= {o.variable for o in call.outputs}
     early = makers_of(statements[: last + 1], wanted, written=True)
     scope.early.update(early)
-    return [*_keep_former(scope, moved), *(fetch_storages(scope) if early else []), *emit_calls(scope, early)]
+    storages = fetch_storages(scope) if early else []
+    return [*_keep_edges(scope), *_keep_former(scope, moved), *storages, *emit_calls(scope, early)]
+
+
+def _keep_edges(scope: Scope) -> list[str]:
+    """Statements that keep where gradients arrive at such leaves as they were."""
+    targets = [target for level in (scope.joint.levels if scope.joint else ()) for target in level.targets]
+    for known in dict.fromkeys(t.source for t in targets if t.former and isinstance(t.source, Input)):
+        scope.left[known] = scope.unique(f"{scope.inputs[known]}_before", "before")
+    edge = scope.speller.name("same_edge", same_edge) if scope.left else ""
+    return [f"{name} = {edge}({scope.inputs[known]})" for known, name in scope.left.items()]
 
 
 def _keep_former(scope: Scope, moved: set[Variable]) -> list[str]:

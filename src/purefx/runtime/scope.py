@@ -36,6 +36,7 @@ class Scope:
         self.examples: frozenset[Input] = frozenset()
         self.earlier: dict[Input, str] = {}
         self.former: dict[Input | None, str] = {}
+        self.left: dict[Input, str] = {}
         self.early: set[Call] = set()
         self.remembered: dict[Input, None] = {}
         self.counters = Counters(capture, replay.statements)
