@@ -202,7 +202,7 @@ def emit_versions(scope: Scope) -> list[str]:
     pairs = []
     for known, name in _counted(scope):
         count = _writes(scope, known)
-        if count or known.before.storage in touched:
+        if count or known.before.storage in touched or known.variable in _moved_early(scope):
             pairs.append(f"({name}, {scope.version(known)} + {count})")
     pairs += _versions_of_early(scope)
     setting = _setting(scope, pairs if scope.joint is not None else [*pairs, *_pairs_of_outputs(scope)])
@@ -265,8 +265,15 @@ def _moved(scope: Scope, variable: Variable) -> int:
 def _counted(scope: Scope) -> list[tuple[Input, str]]:
     """The tensors of the caller whose version counter may move: those whose memory is written."""
     touched = written_regions(scope.capture.recording)
-    moved = [(known, name) for known, name in scope.inputs.items() if known.writes or known.before.storage in touched]
-    return [(known, name) for known, name in moved if not known.tensor.is_inference()]
+    early = _moved_early(scope)
+    found = [known for known in scope.inputs if known.writes or known.before.storage in touched]
+    found += [known for known in scope.inputs if known.variable in early and known not in found]
+    return [(known, scope.inputs[known]) for known in found if not known.tensor.is_inference()]
+
+
+def _moved_early(scope: Scope) -> set[Variable]:
+    """What statements have given another geometry already."""
+    return {o.variable for call in scope.early for o in call.written}
 
 
 def _versions_of_early(scope: Scope) -> list[str]:
