@@ -369,3 +369,19 @@ print(f(x).tolist(), x.tolist())
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ran.stdout == "[3.0, 3.0] [2.0, 2.0]\n", ran.stderr
+
+
+def test_a_parameter_whose_data_is_swapped_between_uses_gets_both_gradients() -> None:
+    def f(p: Tensor, fresh: Tensor) -> Tensor:
+        y = p * p
+        with torch.no_grad():
+            p.data = fresh * 2
+        return y + p
+
+    found = []
+    for program in (f, torch.compile(f, backend="purefx")):
+        p = torch.ones(3, requires_grad=True)
+        program(p, torch.full((3,), 5.0)).sum().backward()
+        assert p.grad is not None
+        found.append((p.grad.tolist(), p.tolist(), p._version))
+    assert found[0] == found[1]
