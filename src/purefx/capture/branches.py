@@ -1,10 +1,12 @@
-"""``torch.cond`` in a program that is captured: its branches as functions of tensors alone, and its derivatives.
+"""``torch.cond`` and ``while_loop`` in a program that is captured: functions of tensors alone, and derivatives.
 
     cond(p, f, g, (x,))        takes and returns tuples of tensors, however f and g spell them
     cond(p, self.f, self.g)    the tensors that f and g reach by themselves are operands too
     its gradient               cond(p, the gradient of f, the gradient of g, (x, cotangent))
     its tangent                cond(p, the tangent of f, the tangent of g, (x, tangent))
     its batch                  cond(p, f of each example, g of each, (xs,)); where p has a batch, both and a choice
+    f writes a tensor          cond(p, f on a copy of it, g, (x, it)) returns it last, and it is written after
+    while_loop(p, f, (x,))     likewise: what f writes is carried after x
 
 PyTorch's own gradient of ``cond`` traces the branches, and takes those that Dynamo has seen alone.
 """
