@@ -53,7 +53,8 @@ class Base(Fixed):
         self._parts = infer_parts(functional, capture)
         self.functional = in_parts(functional, self._parts, capture.recording)
         self._roots = [_root(given) for given in self.functional.inputs]
-        self._overwritten = {p.root for p in self._parts if not p.joined} - {_root(x) for x in functional.inputs}
+        written = {p.root for p in self._parts if p.root.written and not p.joined}
+        self._overwritten = written - {_root(x) for x in functional.inputs}
         regions = [_region(output) for output in self.functional.outputs]
         inexact = [is_inexact(region.dtype) for region in regions]
         arity = len(self._roots)

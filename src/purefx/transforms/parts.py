@@ -62,8 +62,11 @@ _BY_ITSELF = "a transform differentiates one alone, or each by itself, and they 
 
 
 def infer_parts(functional: Functional, capture: Capture) -> list[Parts]:
-    """What a program takes of each root of ``functional``."""
-    return [_parts(root, capture) for root in functional.roots]
+    """What a program takes of each root of ``functional``, and of what the graph reads off the root of another."""
+    known = {member for root in functional.roots for member in root.members}
+    read = {operand.variable for call in capture.recording for operand in call.operands}
+    others = [Root(m.before, m, (m,), written=False) for m in capture.inputs if m not in known and m.variable in read]
+    return [_parts(root, capture) for root in (*functional.roots, *others)]
 
 
 def in_parts(functional: Functional, parts: Sequence[Parts], recording: Recording) -> Functional:
@@ -76,10 +79,9 @@ def in_parts(functional: Functional, parts: Sequence[Parts], recording: Recordin
     by_root = {p.root: p for p in parts}
     names = {given.root: given.name for given in functional.inputs if isinstance(given, RootInput)}
     others = [given for given in functional.inputs if not isinstance(given, RootInput)]
-    taken = [p for p in parts if p.joined or p.root in names or p.root.written]
     inputs: list[ForwardInput] = [
         RootInput(names.get(p.root, ""), part)
-        for p in taken
+        for p in parts
         for part in (*p.early, *p.parts)
         if (p.joined and part not in p.early) or part is p.parts[0] or part.members[0].variable in read
     ]
