@@ -72,6 +72,14 @@ def both_pieces_written(c: Compile) -> Any:
     return func.vmap(f)(ROWS.clone()), func.jvp(lambda y: f(y * 1), (ROWS[0],), (ROWS[1],))
 
 
+def a_part_written_and_another_read(c: Compile) -> Any:
+    def f(y: Tensor) -> Tensor:
+        z = y * 1
+        return c(lambda a, b: (a.copy_(b), a * b)[1])(z[:2], z[2:]).sum() + (z**3).sum()
+
+    return func.hessian(f)(X), func.vmap(func.grad(f))(ROWS)
+
+
 def a_tensor_and_a_part_of_it(c: Compile) -> Any:
     def f(y: Tensor) -> Tensor:
         return c(lambda a, b: (a[:2] * b).sin().sum())(y, y[1])
@@ -91,6 +99,7 @@ def read_before_written(c: Compile) -> Any:
 @pytest.mark.parametrize(
     "program",
     [
+        a_part_written_and_another_read,
         a_tensor_and_a_part_of_it,
         read_before_written,
         closure,

@@ -105,8 +105,9 @@ class Base(Fixed):
 
     @cached_property
     def _rewritten(self) -> set[Root]:
-        """What is read, and written after that."""
-        return {root for root in self._roots if root.written} - self._overwritten
+        """What is read, and whose version a write after that moves: that of all that shares its memory."""
+        written = {root.region.storage for root in self._roots if root.written}
+        return {root for root in self._roots if root.region.storage in written} - self._overwritten
 
     def reached(self) -> Iterator[torch.Tensor]:
         """The tensors that the function would find by itself now."""
