@@ -119,6 +119,21 @@ def test_a6_tensors_that_share_memory_have_derivatives_of_their_own(program: Cal
     torch.testing.assert_close(program(purefx.compile), program(lambda f: f), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("transforms", [func, purefx.func])
+def test_examples_share_memory_that_batches_do_not(transforms: Any) -> None:
+    dot = purefx.compile(lambda a, b: a @ b)
+    pairs = transforms.vmap(transforms.vmap(dot, (None, 0)), (0, None))
+    torch.testing.assert_close(pairs(ROWS, ROWS), ROWS @ ROWS.t())
+    torch.testing.assert_close(
+        func.hessian(lambda x: pairs(x, x).sum())(ROWS), func.hessian(lambda x: (x @ x.t()).sum())(ROWS)
+    )
+    times = transforms.vmap(purefx.compile(lambda a, b: (a[0] * b, b)), (0, None))
+    for row in (ROWS[0], ROWS[0][1:], ROWS[0][0]):
+        torch.testing.assert_close(times(ROWS, row)[0], torch.stack([a[0] * row for a in ROWS]))
+    crossed = transforms.vmap(purefx.compile(lambda a, b: a[0] * b), (0, 1))(ROWS[:, :3], ROWS[:, :3])
+    torch.testing.assert_close(crossed, torch.stack([ROWS[i, 0] * ROWS[:, i] for i in range(3)]))
+
+
 def test_a_specialisation_serves_calls_that_share_memory_otherwise() -> None:
     compiled = purefx.compile(lambda y, z: (y * z).sum())
     for given in (X, X.clone(), X):

@@ -76,13 +76,15 @@ class Base(Fixed):
         self._drawing = [self._operands(draw) for draw in draws.each]
 
     def _graph_of(self, functional: Functional) -> Graph:
-        """The graph as a function of the parts."""
-        if any(parts.joined for parts in self._parts):
+        """The graph as a function of the parts.
+
+        Rule: it reads each part by itself, since examples that share memory may be of batches that do not.
+
+            vmap(lambda a, b: a * b, (0, None))(xs, xs[0])      the first example of a has the memory of b, no other has
+        """
+        if len(self._parts) > len(functional.roots) or any(p.joined or len(p.parts) > 1 for p in self._parts):
             return capture_values(self.function, list(map(self._example, self._roots)))
-        first = {
-            parts.root: self._roots.index(parts.parts[0]) for parts in self._parts if parts.parts[0] in self._roots
-        }
-        takes = tuple(first[_root(given)] for given in functional.inputs)
+        takes = tuple(self._roots.index(_root(given)) for given in functional.inputs)
         return Graph(self._capture, functional, takes, tuple(range(len(functional.outputs))))
 
     def _example(self, root: Root) -> torch.Tensor:
