@@ -63,9 +63,14 @@ _BY_ITSELF = "a transform differentiates one alone, or each by itself, and they 
 
 def infer_parts(functional: Functional, capture: Capture) -> list[Parts]:
     """What a program takes of each root of ``functional``, and of what the graph reads off the root of another."""
-    known = {member for root in functional.roots for member in root.members}
+    members = {member for root in functional.roots for member in root.members}
+    storages = {root.region.storage for root in functional.roots}
     read = {operand.variable for call in capture.recording for operand in call.operands}
-    others = [Root(m.before, m, (m,), written=False) for m in capture.inputs if m not in known and m.variable in read]
+    others = [
+        Root(known.before, known, (known,), written=False)
+        for known in capture.inputs
+        if known not in members and known.variable in read and known.before.storage in storages
+    ]
     return [_parts(root, capture) for root in (*functional.roots, *others)]
 
 
