@@ -164,3 +164,10 @@ def test_a6_memory_that_is_written_and_is_not_of_one_example_or_history_is_refus
     assert f"of {who} " in caught.value.what
     assert caught.value.where is not None
     assert torch.equal(x, X)
+
+
+def test_gradients_that_read_nothing_are_of_each_example() -> None:
+    compiled = purefx.compile(lambda a, b: a * 2 + 0 * b.detach())
+    for f in (compiled, lambda a, b: a * 2 + 0 * b):
+        assert not func.vmap(func.jacrev(lambda b, f=f: f(X, b)))(ROWS).any()
+        assert func.vmap(func.jacrev(lambda b, f=f: f(X, b)))(ROWS).shape == (3, 4, 4)

@@ -230,8 +230,10 @@ def _batched(program: Program, inputs: Sequence[torch.Tensor], served: Served | 
             held[i] = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
             dims[i] = 0
         if served is not None:
-            backward = served.backward.vmap((*places, *[dims[i] for i in served.reads]), randomness)
-            served = replace(served, backward=backward, residuals=kept)
+            read = (*places, *[dims[i] for i in served.reads])
+            backward = served.backward.vmap(read, randomness)
+            is_batch = any(dim is not None for dim in read)  # else it knows no number of examples, and the whole does
+            served = replace(served, backward=backward, residuals=kept) if is_batch else None
         whole = not any(map(repeats_elements, held))
         outputs = _apply(program.vmap(tuple(dims), randomness, whole=whole), held, served)
     return tuple(add_batch(x, transform.level) for x in outputs)
