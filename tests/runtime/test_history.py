@@ -440,6 +440,21 @@ def a_view_of_what_begins_a_history_is_older_than_a_write(a: Tensor, w: Tensor) 
     return column
 
 
+def test_a_piece_that_has_lost_its_history_is_given() -> None:
+    def f(a: Tensor, piece: Tensor) -> Tensor:
+        a.add_(8)
+        piece.view(torch.int32)
+        return piece.detach()
+
+    found = []
+    for program in (f, purefx.compile(f)):
+        base = alive(3, 4)
+        a, piece = base.view(-1, 1), base.unbind(-1)[0]
+        a.add_(1)
+        found.append(program(a, piece).tolist())
+    assert found[0] == found[1]
+
+
 # ---- hooks on arguments that are written
 
 

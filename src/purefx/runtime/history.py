@@ -177,7 +177,7 @@ def emit_looks(scope: Scope) -> list[str]:
     shown = [r for r, how in results_of(scope.capture, scope.replay) if isinstance(how, Replayed)]
     made = [r.variable for r in shown if r.fake.requires_grad and r.variable in scope.capture.plain_views]
     given = [k for k in scope.inputs if k.edge is None and k.fake.requires_grad and k.fake._base is not None]
-    given = [k for k in given if not is_bare_view(k.fake)]
+    given = [k for k in given if not is_bare_view(k.fake) and not has_lost_history(k.fake)]
     turned = {o.variable for c in scope.replay.statements if c.effect is Effect.GEOMETRY for o in c.written}
     wanted = [v for v in dict.fromkeys([*(k.variable for k in given), *made]) if v in scope.variables]
     begun = {known.variable for known in scope.inputs if known.edge is None and known.fake.requires_grad}
