@@ -27,7 +27,8 @@ class Halves:
     """A program in two, for gradients that are asked for later.
 
     ``forward`` returns the outputs, then residuals; ``backward`` takes those and what it ``reads`` of the inputs and
-    the cotangents, by their positions, and returns the gradients.  Eager has ``saved`` inputs.
+    the cotangents, by their positions, and returns the gradients.  The inputs ``saved`` are those that eager has saved,
+    and those that it reads.
     """
 
     forward: Program
@@ -62,7 +63,12 @@ def _split(program: Program, wrt: Wrt, inputs: Tensors) -> Halves | None:
     known = _differentiable(pieces.forward, inputs)
     read = sorted({x - pieces.residuals for x in pieces.backward.takes if isinstance(x, int)})
     reads = tuple(i for i in read if i >= 0)
-    halves = Halves(Forward(program, pieces, known), Backward(program, wrt, pieces, reads), reads, pieces.saved)
+    halves = Halves(
+        Forward(program, pieces, known),
+        Backward(program, wrt, pieces, reads),
+        reads,
+        pieces.saved.union(i for i in reads if i < program.arity),
+    )
     for half in (halves.forward, halves.backward):
         half.teller = program.teller if known is not None else max(program.teller, Teller.PROGRAM)
     return halves

@@ -51,9 +51,9 @@ Unread = Sequence[tuple[torch.Tensor, int]]
 class Served:
     """What a call at ``level`` has kept for its gradients.
 
-    ``backward`` takes ``residuals``, of the levels below, and what it ``reads`` of the inputs of the gradients.  Eager
-    has ``saved`` some inputs.  Those that neither are ``unread``; they have to be at these versions where the whole
-    program is asked instead.
+    ``backward`` takes ``residuals``, of the levels below, and what it ``reads`` of the inputs of the gradients.  The
+    inputs ``saved`` must not be written before.  The others are ``unread``; they have to be at these versions where the
+    whole program is asked instead.
     """
 
     backward: Program
@@ -255,12 +255,6 @@ class Recorded:
     tangents: Tensors
     unread: Unread
 
-    @property
-    def saved(self) -> frozenset[int]:
-        """The inputs that must not be written before the backward."""
-        served, count = self.served, len(self.inputs)
-        return frozenset(range(count)) if served is None else served.saved.union(i for i in served.reads if i < count)
-
 
 class Node(OneLevelFunction):  # type: ignore[misc]  # PyTorch gives it no types
     """A call of a program in the graph of autograd of one level; it is given what has derivatives there.
@@ -276,14 +270,15 @@ class Node(OneLevelFunction):  # type: ignore[misc]  # PyTorch gives it no types
         """The outputs, which are computed already."""
         ctx.program, ctx.served, ctx.places, ctx.tangents = call.program, call.served, call.places, call.tangents
         ctx.set_materialize_grads(False)
-        saved = call.saved
-        ctx.inputs = [None if i in saved else x for i, x in enumerate(call.inputs)]
-        ctx.unread = call.unread
-        residuals: Sequence[torch.Tensor] = ()
-        if call.served is not None:
+        ctx.unread, served = call.unread, call.served
+        if served is None:
+            ctx.inputs = [None] * len(call.inputs)
+            ctx.save_for_backward(*call.inputs)
+        else:
+            ctx.inputs = [None if i in served.saved else x for i, x in enumerate(call.inputs)]
             unread = [(x, x._version) for x in ctx.inputs if x is not None and not x.is_inference()]
-            residuals, ctx.served = call.served.residuals, replace(call.served, residuals=(), unread=unread)
-        ctx.save_for_backward(*[x for i, x in enumerate(call.inputs) if i in saved], *residuals)
+            ctx.served = replace(served, residuals=(), unread=unread)
+            ctx.save_for_backward(*[x for i, x in enumerate(call.inputs) if i in served.saved], *served.residuals)
         pairs = list(zip(call.outputs, call.program.inexact, strict=True))
         ctx.mark_non_differentiable(*(x for x, inexact in pairs if not inexact))
         ctx.like = [(x.shape, x.dtype, x.device) for x, inexact in pairs if inexact]
