@@ -9,7 +9,7 @@ picks the backward graph; a pattern that is new is differentiated then.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -50,6 +50,10 @@ class Saved:
     seed: bytes | None = None
     read: tuple[Watched, ...] = ()
 
+    def besides(self) -> Saved:
+        """What is kept besides the tensors and the leaves, which autograd, or the node, lets go."""
+        return Saved((), self.numbers, self.watched, self.written, (), self.seed, self.read)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tangent:
@@ -86,7 +90,11 @@ class BackwardGraph:
             ctx.maybe_clear_saved_tensors()
             ctx.leaves = None
         plain = not is_transforming() or all(tangent is None or is_plain(tangent) for tangent in tangents)
-        inputs = [self._input(take, tensors, ctx.saved.numbers, tangents, plain) for take in self.takes]
+        numbers = ctx.saved.numbers
+        inputs = [
+            tensors[take] if type(take) is int and take >= 0 else self._input(take, numbers, tangents, plain)
+            for take in self.takes
+        ]
         del tensors
         tangents.clear()
         outputs = self.run(inputs) if plain else self.composed(inputs)
@@ -97,13 +105,12 @@ class BackwardGraph:
     def _input(
         self,
         take: int | Tangent | torch.Tensor,
-        tensors: Sequence[torch.Tensor],
         numbers: Sequence[Any],
         tangents: list[torch.Tensor | None],
         plain: bool,  # noqa: FBT001 - whether no transform has wrapped a tangent
     ) -> Any:
         if isinstance(take, int):
-            return tensors[take] if take >= 0 else numbers[~take]
+            return numbers[~take]
         if isinstance(take, Tangent):
             tangent = tangents[take.slot]
             assert tangent is not None  # the pattern says so
@@ -174,7 +181,7 @@ class CompiledFunction(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*saved.tensors)
         ctx.derivatives = derivatives
-        ctx.saved = replace(saved, tensors=(), leaves=())
+        ctx.saved = saved.besides()
         ctx.leaves = saved.leaves
         return outputs
 

@@ -32,7 +32,7 @@ Wrt = tuple[int, ...]
 """Positions among the inputs of a program."""
 
 Kind = tuple[Any, ...]
-"""What a graph is made for: the geometry, the dtype and the device of each input."""
+"""What a graph is made for: the geometry of each input; its dtype and device are those of a capture, and no others."""
 
 
 class Program(ABC):
@@ -121,7 +121,7 @@ class Program(ABC):
 
     def kind(self, inputs: Sequence[torch.Tensor]) -> Kind:
         """What decides which graph is made for ``inputs``."""
-        return tuple((x.shape, x.stride(), x.dtype, x.device) for x in inputs)
+        return tuple([(x.shape, x.stride()) for x in inputs])
 
     def _run(self, inputs: Tensors) -> Tensors:
         kind = self.kind(inputs)
