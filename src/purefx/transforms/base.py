@@ -39,6 +39,7 @@ from purefx.transforms.gradients import Teller
 from purefx.transforms.graphs import Engine, Graph, Tensors, capture_values
 from purefx.transforms.levels import is_recorded
 from purefx.transforms.node import call
+from purefx.transforms.origins import UNREAD, infer_origins
 from purefx.transforms.parts import in_parts, infer_parts
 from purefx.transforms.programs import Fixed, Program
 
@@ -69,11 +70,14 @@ class Base(Fixed):
         ]
         graph = self._graph_of(functional)
         draws = infer_draws(graph, arity)
-        self._apart = teller is Teller.PYTHON
+        by_storage = infer_origins(capture, self._roots)
+        origins = [None if teller is Teller.PYTHON else by_storage.get(region.storage) for region in regions]
+        self._apart = teller is Teller.PYTHON or any(UNREAD in origin for origin in origins if origin is not None)
         super().__init__(engine, name, arity + draws.count + self._apart, arity, inexact, with_draws(graph, draws))
         self.draws = draws
         self.teller = max(teller, Teller.PROGRAM) if copying or draws.dependent else teller
         self._drawing = [self._operands(draw) for draw in draws.each]
+        self.origins = origins
 
     def _graph_of(self, functional: Functional) -> Graph:
         """The graph as a function of the parts.

@@ -84,6 +84,7 @@ class Forward(Fixed):
         inexact = (*of.inexact, *kept)
         super().__init__(of.engine, of.name, of.arity, of.given, inexact, pieces.forward)
         self.of = of
+        self.origins = of.origins
 
     def lay(self, i: int, x: torch.Tensor) -> torch.Tensor:
         """``x`` as the whole program takes it."""

@@ -236,7 +236,10 @@ def _batched(program: Program, inputs: Sequence[torch.Tensor], served: Served | 
             served = replace(served, backward=backward, residuals=kept) if is_batch else None
         whole = not any(map(repeats_elements, held))
         outputs = _apply(program.vmap(tuple(dims), randomness, whole=whole), held, served)
-    return tuple(add_batch(x, transform.level) for x in outputs)
+        batches = program.are_batches(dims, len(outputs)) if size else [True] * len(outputs)
+        outputs = tuple([x if is_batch else x.select(0, 0) for x, is_batch in zip(outputs, batches, strict=True)])
+    level = transform.level
+    return tuple([add_batch(x, level) if batch else x for x, batch in zip(outputs, batches, strict=True)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

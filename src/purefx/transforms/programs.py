@@ -26,6 +26,7 @@ from purefx.transforms.forward import SeparateWrites
 from purefx.transforms.gradients import Teller
 from purefx.transforms.graphs import Engine, Graph, Tensors, capture_values
 from purefx.transforms.levels import first_of
+from purefx.transforms.origins import Origin
 
 Dims = tuple[int | None, ...]
 Wrt = tuple[int, ...]
@@ -61,6 +62,14 @@ class Program(ABC):
 
     draws: Draws | None = None
     """Which of its inputs are random numbers that its function draws by itself."""
+
+    origins: Sequence[Origin] = ()
+    """What each of the first outputs is computed of; the others may be of all inputs."""
+
+    def are_batches(self, dims: Sequence[int | None], count: int) -> list[bool]:
+        """Which of ``count`` outputs have a batch, if the inputs have it at ``dims``."""
+        told = [origin is None or any(dims[i] is not None for i in origin) for origin in self.origins]
+        return told + [True] * (count - len(told))
 
     @abstractmethod
     def function(self, *inputs: torch.Tensor) -> Tensors:
@@ -258,6 +267,7 @@ class Vmap(Program):
         super().__init__(of.engine, f"vmap({of.name})", of.arity, of.given, of.inexact)
         self.of = of
         self.teller = of.teller
+        self.origins = of.origins
         self.dims = dims
         self.randomness = randomness
         self.whole = whole
