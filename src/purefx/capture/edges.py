@@ -212,7 +212,8 @@ def is_bare_view(tensor: torch.Tensor) -> bool:
     if not is_view_without_grad(tensor):
         return False
     try:
-        get_gradient_edge(tensor)
+        with torch.inference_mode(mode=False):  # in which PyTorch could not tell
+            get_gradient_edge(tensor)
     except (AssertionError, RuntimeError):
         return True
     return False

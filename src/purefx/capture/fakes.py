@@ -74,18 +74,21 @@ class FakeFactory:
         geometry = geometry_of(tensor)
         if self.dynamic and tensor.dim():
             geometry = self._symbols(tensor, name)
-        with torch.inference_mode() if tensor.is_inference() else nullcontext(), self.mode:
-            fake = self._view_of_base(tensor, geometry, name)
-            if fake is None:
-                fake = self._by_itself(tensor, geometry)
-                self._owners.setdefault(storage_key(tensor), []).append((tensor, fake))
-        if isinstance(tensor, torch.nn.Parameter):
-            fake._is_param = True  # makes isinstance(fake, Parameter) true
-        if tensor.requires_grad and not fake.requires_grad:
-            if is_leaf(tensor):
-                fake.requires_grad_()
-            else:
-                give_history(fake)
+        kind = tensor.is_inference()  # an inference tensor or none, whatever the mode of the call
+        other = torch.is_inference_mode_enabled() is not kind
+        with torch.inference_mode(mode=kind) if other else nullcontext():
+            with self.mode:
+                fake = self._view_of_base(tensor, geometry, name)
+                if fake is None:
+                    fake = self._by_itself(tensor, geometry)
+                    self._owners.setdefault(storage_key(tensor), []).append((tensor, fake))
+            if isinstance(tensor, torch.nn.Parameter):
+                fake._is_param = True  # makes isinstance(fake, Parameter) true
+            if tensor.requires_grad and not fake.requires_grad:
+                if is_leaf(tensor):
+                    fake.requires_grad_()
+                else:
+                    give_history(fake)
         return fake
 
     def _view_of_base(self, tensor: torch.Tensor, geometry: Geometry, name: str) -> torch.Tensor | None:
