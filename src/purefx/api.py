@@ -204,12 +204,15 @@ class Compiled:
             wrapper = self._specialised(args, kwargs, structure)
         if len(self.specialisations) > CACHE_SIZE:
             dropped, _ = self.specialisations.popitem(last=False)
-            varies = varying(self._misfits(leaves, structure))
+            is_first = self._captures == CACHE_SIZE + 1  # to find out what varies takes longer than a capture
+            varies = self._varying(leaves, structure) if is_first else ""
             log.warning(
-                "%s: dropped specialisation %d of more than %d; what varies from call to call: %s",
-                name_of(self.function), dropped, CACHE_SIZE, varies,
-            )  # fmt: skip
+                "%s: dropped specialisation %d of more than %d%s", name_of(self.function), dropped, CACHE_SIZE, varies
+            )
         return wrapper
+
+    def _varying(self, leaves: Any, structure: Any) -> str:
+        return f"; what varies from call to call: {varying(self._misfits(leaves, structure))}"
 
     def _misfits(self, leaves: Any, structure: Any) -> list[list[Guard]]:
         """What does not hold of a call, by the specialisation for its structure, the newest first."""
