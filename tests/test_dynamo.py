@@ -385,3 +385,41 @@ def test_a_parameter_whose_data_is_swapped_between_uses_gets_both_gradients() ->
         assert p.grad is not None
         found.append((p.grad.tolist(), p.tolist(), p._version))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("module", [nn.Dropout(0.5), nn.LayerNorm(4), nn.ELU(0.3)])
+def test_numbers_that_dynamo_passes_in_tensors_may_be_chosen_by(module: nn.Module) -> None:
+    compiled = torch.compile(module, backend=without_compiler, dynamic=True)
+    for rows in (2, 3):
+        x = ramp(rows, 4)
+        torch.manual_seed(0)
+        expected = module(x)
+        torch.manual_seed(0)
+        torch.testing.assert_close(compiled(x), expected)
+
+
+def test_a_number_that_changes_is_not_specialised_on_where_nothing_is_chosen_by_it() -> None:
+    compiled = torch.compile(lambda x, p: x * p, backend=without_compiler)
+    schedule = torch.compile(lambda x, p: nn.functional.dropout(x, p) * p, backend=without_compiler)
+    for p in (0.1, 0.2, 0.3):
+        torch.testing.assert_close(compiled(ramp(3), p), ramp(3) * p)
+        torch.manual_seed(0)
+        expected = nn.functional.dropout(ramp(3), p) * p
+        torch.manual_seed(0)
+        torch.testing.assert_close(schedule(ramp(3), p), expected)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_draws_the_same_numbers_again(*, reentrant: bool) -> None:
+    def inner(x: Tensor) -> Any:
+        return torch.utils.checkpoint.checkpoint(nn.functional.dropout, x, use_reentrant=reentrant)
+
+    def nested(x: Tensor) -> Any:
+        return torch.utils.checkpoint.checkpoint(lambda x: inner(x) * 2, x, use_reentrant=False)
+
+    for f in (inner, nested) if not reentrant else (inner,):
+        x = torch.ones(1000, requires_grad=True)
+        y = torch.compile(f, backend=without_compiler)(x)
+        y.sum().backward()
+        assert x.grad is not None
+        assert torch.equal(x.grad, y.detach())

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import fx
+from torch.utils.checkpoint import checkpoint
 
 from purefx.api import Compiled
 from purefx.autodiff.partition import Partition
 from purefx.compilers import Backend, Compilers, adapt
+from purefx.errors import Refusal
 from purefx.functional.decompose import Decompositions
 from purefx.pipeline import Stages, run_stages
 
@@ -58,10 +61,17 @@ class DynamoBackend:
         traced = {n: n.meta.get("example_value", x) for n, x in zip(placeholders, example_inputs, strict=True)}
         read = {node: _reading(x, traced) for node, x in traced.items() if isinstance(x, torch.SymInt)}
         sizes = {node: reading for node, reading in read.items() if reading is not None}
-        partition: Partition = "default" if self.compilers is None else self.compilers.partition
-        compiled = (_Sized if read else Compiled)(_asking(module, sizes), self.compilers, partition)
         kept = [place for place, node in enumerate(placeholders) if node not in sizes]
+        asking = _asking(module, sizes)
+        compiled = self._compiled(asking, sized=bool(read))
+        numbers = _numbers(asking)
+        if numbers:
+            compiled = _Numbered(compiled, self._compiled(_taking(asking, numbers), sized=bool(read)), tuple(numbers))
         return (lambda *inputs: compiled(*[inputs[place] for place in kept])) if sizes else compiled
+
+    def _compiled(self, module: fx.GraphModule, *, sized: bool) -> Callable[..., Any]:
+        partition: Partition = "default" if self.compilers is None else self.compilers.partition
+        return (_Sized if sized else Compiled)(module, self.compilers, partition)
 
 
 purefx = DynamoBackend(None)
@@ -82,6 +92,46 @@ class _Sized(Compiled):
         except Exception as error:
             log.info("a graph of Dynamo's is specialised on its sizes, because symbols for them raise: %s", error)
             return super().stages(args, kwargs)
+
+
+class _Numbered:
+    """A graph of Dynamo's that takes numbers in tensors without dimensions, and asks these for them.
+
+    What is refused while the numbers are not known is captured with them, and specialised on them.
+    """
+
+    def __init__(self, asking: Callable[..., Any], taking: Callable[..., Any], places: tuple[int, ...]) -> None:
+        self._asking, self._taking, self._places = asking, taking, places
+        self._is_refused = False
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run the graph; a refusal has run nothing of it."""
+        if not self._is_refused:
+            try:
+                return self._asking(*inputs)
+            except Refusal as error:
+                log.info("a graph of Dynamo's is specialised on its numbers, because without them: %s", error)
+                self._is_refused = True
+        return self._taking(*[x.item() if i in self._places else x for i, x in enumerate(inputs)])
+
+
+def _numbers(module: fx.GraphModule) -> dict[int, fx.Node]:
+    """The inputs of ``module``, by their places, that are numbers: it does nothing but ask them for those."""
+    placeholders = enumerate(node for node in module.graph.nodes if node.op == "placeholder")
+    return {i: node for i, node in placeholders if node.users and all(map(_is_asked, node.users))}
+
+
+def _is_asked(node: fx.Node) -> bool:
+    return node.op == "call_method" and node.target == "item"
+
+
+def _taking(module: fx.GraphModule, numbers: dict[int, fx.Node]) -> fx.GraphModule:
+    """A copy of ``module`` that takes ``numbers`` as numbers of Python."""
+    graph, image = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in module.graph.nodes:
+        is_number = _is_asked(node) and node.args[0] in numbers.values()
+        image[node] = image[node.args[0]] if is_number else graph.node_copy(node, image.__getitem__)
+    return fx.GraphModule(module, graph)
 
 
 _Reading = tuple[str, fx.Node, int]
@@ -113,4 +163,31 @@ def _asking(module: fx.GraphModule, sizes: dict[fx.Node, _Reading]) -> fx.GraphM
         image[node] = graph.call_method(method, (image[tensor], dim))
     for node in kept[len(taken) :]:
         image[node] = graph.node_copy(node, image.__getitem__)
-    return fx.GraphModule(module, graph)
+    return _checkpointing(fx.GraphModule(module, graph))
+
+
+def _checkpointing(module: fx.GraphModule) -> fx.GraphModule:
+    """``module``, a copy, in which checkpoints are those of the user: they keep the random state.
+
+    What Dynamo puts in their place leaves it to a partitioner that random numbers are drawn once.
+    """
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and isinstance(body := getattr(module, node.target, None), fx.GraphModule):
+            setattr(module, node.target, _checkpointing(_copy(body)))
+        elif node.target is torch.ops.higher_order.tag_activation_checkpoint:
+            node.target = checkpointed
+    module.recompile()
+    return module
+
+
+def _copy(module: fx.GraphModule) -> fx.GraphModule:
+    made = fx.GraphModule(module, deepcopy(module.graph))
+    made.meta.update(module.meta)
+    return made
+
+
+def checkpointed(body: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+    """What ``torch.utils.checkpoint`` makes of ``body``, a part of a graph of Dynamo's."""
+    if "_checkpoint_context_fn" in body.meta:  # which is no value that a graph could hold
+        kwargs["context_fn"] = body.meta["_checkpoint_context_fn"]
+    return checkpoint(body, *args, **kwargs)
