@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -228,3 +229,23 @@ def test_second_gradients_of_numbers_that_are_zero(name: str) -> None:
         return torch.autograd.grad(sum(s.sin() for s in slopes), given)
 
     torch.testing.assert_close(second(purefx.compile(ABSOLUTE[name])), second(ABSOLUTE[name]))
+
+
+def normalised(x: Tensor, weight: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
+    mean = mean.clone()
+    y = torch.nn.functional.batch_norm(x, mean, torch.ones_like(mean), weight, training=True)
+    return y.sin().sum(), mean
+
+
+@pytest.mark.parametrize("dims", [(0, None, None), (None, 0, None), (0, 0, 0), (None, None, 0)])
+def test_batch_normalisation_is_done_for_all_examples_at_once(dims: tuple[int | None, ...]) -> None:
+    given = X, X[0, :2], X[1, :2]
+    chosen = [x if dim == 0 else x[0] for x, dim in zip(given, dims, strict=True)]
+    rows = [[x if dim is None else x[i] for x, dim in zip(chosen, dims, strict=True)] for i in range(2)]
+    for f in (normalised, lambda *args: torch.func.grad(lambda *args: normalised(*args)[0], (0, 1))(*args)):
+        compiled = purefx.compile(f)
+        expected = [torch.stack(column) for column in zip(*(f(*row) for row in rows), strict=True)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # PyTorch tells where it runs one after the other
+            found = torch.func.vmap(compiled, dims)(*chosen)
+        torch.testing.assert_close(list(found), expected)

@@ -334,11 +334,22 @@ _STRIDED: dict[Any, Callable[..., torch.Tensor]] = {
 }
 """Operators whose meaning depends on how their operand lies in memory."""
 
+
+def _batch_norm(
+    x: torch.Tensor, weight: Any, bias: Any, mean: torch.Tensor, variance: torch.Tensor, *options: Any
+) -> tuple[torch.Tensor, ...]:
+    """Batch normalisation that updates copies of the running statistics, which have the batch of what they are of."""
+    zero = x.new_zeros((), dtype=mean.dtype)
+    mean, variance = mean + zero, variance + zero
+    return (*aten._native_batch_norm_legit.default(x, weight, bias, mean, variance, *options), mean, variance)
+
+
 _FREE: dict[Any, Callable[..., Any]] = {
     aten.view.default: _reshape,
     aten._unsafe_view.default: _reshape,
     aten.view.dtype: _view_dtype,
     aten.copy.default: _copied,
+    aten._native_batch_norm_legit_functional.default: _batch_norm,
     aten.view_as_complex.default: lambda x: aten.view_as_complex.default(x.contiguous()),
     aten.view_as_real.default: lambda x: aten.view_as_real.default(x.resolve_conj()),
     aten.embedding.default: _embedding,
