@@ -125,9 +125,9 @@ def without_tangents() -> AbstractContextManager[None]:
 def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The tangent of ``tensor`` in forward-mode AD, which has one level; None if it has none.
 
-    What is public does the same, and takes four times as long.
+    An inference tensor has none, and must not be asked.  What is public does the same, and takes four times as long.
     """
-    if forward_ad._current_level < 0:
+    if forward_ad._current_level < 0 or tensor.is_inference():
         return None
     tangent: torch.Tensor | None = torch._C._VariableFunctions._unpack_dual(tensor, level=0)[1]
     return tangent

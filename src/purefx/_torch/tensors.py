@@ -90,3 +90,11 @@ def with_memory(tensor: torch.Tensor) -> torch.Tensor:
     Not all of PyTorch's kernels know those: some read whatever memory they come upon.
     """
     return torch.zeros_like(tensor) if tensor._is_zerotensor() else tensor
+
+
+def recordable(tensor: torch.Tensor) -> torch.Tensor:
+    """An alias of the inference tensor ``tensor`` that autograd takes, where inference mode is off."""
+    place = tensor.storage_offset(), tensor.size(), tensor.stride()
+    made = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage(), *place)
+    made = made.conj() if tensor.is_conj() else made
+    return torch._neg_view(made) if tensor.is_neg() else made

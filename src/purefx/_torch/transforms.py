@@ -55,12 +55,31 @@ def outside_transforms() -> Iterator[None]:
     has one level only; a counter of PyTorch's tells it that one is open.
     """
     opened = in_forward_mode() and not eager_transforms.JVP_NESTING
-    with temporarily_clear_interpreter_stack():
+    with temporarily_clear_interpreter_stack(), _recording():
         eager_transforms.JVP_NESTING += opened
         try:
             yield
         finally:
             eager_transforms.JVP_NESTING -= opened
+
+
+def _recording() -> AbstractContextManager[Any]:
+    """Let autograd see operators, unless inference mode is on.
+
+    A transform that differentiates switches the mode off, but not what the mode does to the dispatcher.
+    """
+    included = torch._C._dispatch_tls_local_include_set()
+    if torch.is_inference_mode_enabled() or included.has(torch._C.DispatchKey.ADInplaceOrView):
+        return nullcontext()
+    return _without_inference()
+
+
+@contextmanager
+def _without_inference() -> Iterator[None]:
+    gradients, tangents = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
+    forward = nullcontext() if tangents else without_tangents()
+    with torch.inference_mode(mode=False), torch.set_grad_enabled(gradients), forward:
+        yield
 
 
 def unwrap(tensor: torch.Tensor) -> tuple[torch.Tensor, int | None, int]:

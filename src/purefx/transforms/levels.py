@@ -20,6 +20,7 @@ from purefx._torch import (
     is_plain,
     plain_have_tangents,
     primal_of,
+    recordable,
     storage_key,
     tangent_of,
     unwrap,
@@ -154,7 +155,9 @@ class Examples:
         if self._fakes is None and is_plain(tensor):
             return tensor, tensor, None
         inner, dims, recorded = below_all(tensor)
-        example = _first(inner, dims).detach()
+        example = _first(inner, dims)
+        example = recordable(example) if example.is_inference() and not tensor.is_inference() else example
+        example = example.detach()
         return tensor, example if self._fakes is None else self._fakes.make(example, "an example"), recorded
 
 
