@@ -170,7 +170,8 @@ def _wrapper(
         return checked
 
     derivatives = tuple(
-        Derivatives(partial(derived, x), partial(differentiated, x), present_inputs(x)) for x in joint.levels
+        Derivatives(partial(derived, x), partial(differentiated, x), present_inputs(stages.capture, x, functional))
+        for x in joint.levels
     )
     return build_wrapper(stages.capture, stages.replay, functional, run_graph, (joint, derivatives))
 

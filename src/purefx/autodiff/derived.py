@@ -19,14 +19,14 @@ from purefx._torch import pytree
 from purefx.autodiff.backward import Pattern, Place, as_made, stopped
 from purefx.autodiff.levels import Level
 from purefx.autodiff.targets import Slot, Target
-from purefx.capture.arguments import Held, Leaf, TableEntry
+from purefx.capture.arguments import GradientOf, Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input, TensorResult, name_of
 from purefx.capture.edges import edge_behind, edge_of, take_off_hooks
 from purefx.capture.recording import Variable
 from purefx.capture.tensors import variable_of
 from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.errors import GradientsRefused
-from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
+from purefx.functional.signature import BaseOutput, Functional, ResultOutput, RootInput, WrittenOutput
 
 Tensors = tuple[torch.Tensor, ...]
 Gradient = Callable[[tuple[Any, ...], Tensors, Tensors], tuple[torch.Tensor | None, ...]]
@@ -34,6 +34,7 @@ Gradient = Callable[[tuple[Any, ...], Tensors, Tensors], tuple[torch.Tensor | No
 
 The third argument is what the call has kept for its backward.
 """
+Present = Callable[[Sequence[Any]], list[torch.Tensor | None]]
 
 
 def gradient_of(capture: Capture, level: Level, pattern: Pattern) -> Gradient:
@@ -73,18 +74,39 @@ def gradient_of(capture: Capture, level: Level, pattern: Pattern) -> Gradient:
     return gradient
 
 
-def present_inputs(level: Level) -> Callable[[Sequence[Any]], list[torch.Tensor | None]]:
-    """A function of a call's leaves: the tensors of the caller that a gradient would read now, for each target."""
+def looked_up(functional: Functional) -> list[Input]:
+    """The tensors that ``functional`` only reads, and that each run finds elsewhere than among its leaves."""
+    roots = [given.root for given in functional.inputs if isinstance(given, RootInput) and not given.root.written]
+    return [known for root in roots for known in root.members if not isinstance(known.sources[0], Leaf)]
+
+
+def present_inputs(capture: Capture, level: Level, functional: Functional) -> Present:
+    """What a gradient of ``level`` would take from the caller now, as a function of a call's leaves.
+
+    That are the tensors that it has `looked_up`, and those of the caller that it is a function of, or None.
+    """
+    own = [t.source if isinstance(t.source, Input) and not t.of_base else None for t in level.targets]
+    known = [*looked_up(functional), *own]
 
     def present(leaves: Sequence[Any]) -> list[torch.Tensor | None]:
-        own = [
-            target.source if isinstance(target.source, Input) and not target.of_base else None
-            for target in level.targets
-        ]
         with ONE_AT_A_TIME:  # a capture in another thread has fakes where the parameters are
-            return [None if known is None else _given(known, leaves) for known in own]
+            return [None if x is None else _present(x, leaves, capture) for x in known]
 
     return present
+
+
+def _present(known: Input, leaves: Sequence[Any], capture: Capture) -> torch.Tensor | None:
+    match known.sources[0]:
+        case Leaf(index):
+            found = leaves[index]
+        case TableEntry(table, key):
+            found = table.get(key)
+        case Held(held, binding):
+            found = held if binding is None else binding.read()
+        case GradientOf(tensor):
+            owner = _present(next(x for x in capture.inputs if x.tensor is tensor), leaves, capture)
+            found = None if owner is None else owner.grad
+    return found if isinstance(found, torch.Tensor) else None
 
 
 def _place(slot: Slot, places: dict[Variable, int], capture: Capture) -> tuple[int, bool]:
@@ -125,22 +147,9 @@ def _source(
     if not isinstance(source, Input):
         found: torch.Tensor = results[places[source]]
         return found
-    tensor = _given(source, leaves)
+    tensor = _present(source, leaves, capture)
+    assert tensor is not None  # so it was captured
     return tensor if not target.of_base or tensor._base is None else tensor._base
-
-
-def _given(known: Input, leaves: Sequence[Any]) -> torch.Tensor:
-    match known.sources[0]:
-        case Leaf(index):
-            tensor = leaves[index]
-        case TableEntry(table, key):
-            tensor = table[key]
-        case Held(held, binding):
-            tensor = held if binding is None else binding.read()
-        case _:
-            raise AssertionError("a gradient that the caller has is a leaf without history")
-    assert isinstance(tensor, torch.Tensor)  # so it was captured
-    return tensor
 
 
 def _entered(tensor: torch.Tensor, slot: Slot) -> torch.Tensor | GradientEdge:

@@ -109,5 +109,5 @@ def _using(functional: Functional, numbers: Mapping[fx.Node, int], kept: Mapping
             image[node] = graph.node_copy(node, image.__getitem__)
     values = {image[n]: v.moved(image[n], image.get(v.origin)) for n, v in functional.values.items() if n in image}
     lines = {image[n]: line for n, line in functional.lines.items() if n in image}
-    left = tuple(without_dead_nodes(graph, inputs))
-    return replace(functional, graph=graph, inputs=left, values=values, lines=lines, merges=(), in_place=())
+    without_dead_nodes(graph, inputs, keep=True)  # the next gradient may read what this one does not: it is watched
+    return replace(functional, graph=graph, inputs=tuple(inputs), values=values, lines=lines, merges=(), in_place=())

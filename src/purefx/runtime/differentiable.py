@@ -39,7 +39,7 @@ class Saved:
     ``watched`` are aliases of tensors that the program wrote, with the version that they have to be at still;
     ``written`` are aliases of those that the backward writes.  ``leaves`` are the leaves of the call and ``seed`` the
     random state at its beginning, for gradients of gradients; ``read`` are tensors that those read again, with their
-    versions.
+    versions, and ``looked_up`` those that they find elsewhere than among the leaves.
     """
 
     tensors: tuple[torch.Tensor, ...]
@@ -49,6 +49,7 @@ class Saved:
     leaves: tuple[Any, ...] = ()
     seed: bytes | None = None
     read: tuple[Watched, ...] = ()
+    looked_up: tuple[torch.Tensor, ...] = ()
 
     def besides(self) -> Saved:
         """What is kept besides the tensors and the leaves, which autograd, or the node, lets go."""
@@ -227,13 +228,11 @@ def _differentiable(ctx: Any, pattern: Pattern, tangents: list[torch.Tensor | No
             where=None,
             remedy="take the gradient before the parameters or arguments are written",
         )
-    leaves_then = [getattr(node, "variable", None) for node, _ in ctx.next_functions]
-    pairs = zip(leaves_then, ctx.derivatives.present(ctx.leaves), strict=False)
-    if any(then is not None and now is not None and then is not now for then, now in pairs):
+    if _is_replaced(ctx, saved):
         raise GradientsRefused(
-            "the gradient of a gradient computes the forward again, and a parameter was replaced since the call",
+            "the gradient of a gradient computes the forward again, and a tensor was replaced since the call",
             where=None,
-            remedy="take the gradient before, or write the new values into the parameter",
+            remedy="take the gradient before, or write the new values into the tensor",
         )
     given = tuple(tangent for tangent in tangents if tangent is not None)
     if saved.seed is None:
@@ -241,6 +240,17 @@ def _differentiable(ctx: Any, pattern: Pattern, tangents: list[torch.Tensor | No
     with torch.random.fork_rng(devices=[]):
         restore_random_state(saved.seed)
         return gradient(ctx.leaves, given, kept)
+
+
+def _is_replaced(ctx: Any, saved: Saved) -> bool:
+    """Whether a tensor that the gradient would take from the caller is not the one of the call."""
+    present: list[torch.Tensor | None] = ctx.derivatives.present(ctx.leaves)
+    count = len(saved.looked_up)
+    leaves = [getattr(node, "variable", None) for node, _ in ctx.next_functions]
+    targets = zip(leaves, present[count:], strict=False)  # autograd has a node where there are no targets
+    return any(then is not now for then, now in zip(saved.looked_up, present[:count], strict=True)) or any(
+        then is not None and now is not None and then is not now for then, now in targets
+    )
 
 
 def check_versions(watched: Sequence[Watched]) -> None:

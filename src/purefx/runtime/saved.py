@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from purefx._torch import OpOverload
 from purefx.autodiff.backward import fakes_of
+from purefx.autodiff.derived import looked_up
 from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
 from purefx.capture.captured import Input
@@ -28,7 +29,9 @@ def spell_saved(scope: Scope, joint: Joint, level: Level) -> str:
         parts.pop()
     seed = ["seed=seed"] if draws(scope) else []
     reads = [f"read={_tuple(read)}"] if read else []
-    return ", ".join([*(parts or ["()"]), "leaves=leaves", *reads, *seed])
+    names = [scope.inputs[known] for known in looked_up(scope.functional)]
+    found = [f"looked_up={_tuple(names)}"] if names else []
+    return ", ".join([*(parts or ["()"]), "leaves=leaves", *reads, *found, *seed])
 
 
 def _read(scope: Scope, joint: Joint) -> list[str]:
@@ -61,7 +64,8 @@ def _tuple(items: list[str]) -> str:
 def _residual(scope: Scope, joint: Joint, source: RootInput | SymbolInput | ForwardOutput) -> str:
     """A tensor to save, or a number.
 
-    It is an alias that counts by itself where autograd has saved what does not count with it.
+    It is an alias that counts by itself where autograd has saved what does not count with it.  What a partition keeps
+    instead must not be written either.
     """
     match source:
         case RootInput(root=root) if root.base in scope.former:
@@ -71,7 +75,8 @@ def _residual(scope: Scope, joint: Joint, source: RootInput | SymbolInput | Forw
         case SymbolInput(symbol=symbol):
             return scope.speller.expression(symbol)
         case ResultOutput(variable) | BaseOutput(variable):
-            return f"{scope.outputs[source]}{'.data' * (variable not in joint.read)}"
+            apart = joint.saved is None and variable not in joint.read
+            return f"{scope.outputs[source]}{'.data' * apart}"
         case _:
             return scope.outputs[source]
 
@@ -79,7 +84,7 @@ def _residual(scope: Scope, joint: Joint, source: RootInput | SymbolInput | Forw
 def _way_to_save(scope: Scope, joint: Joint, root: Root) -> str:
     """How the memory of ``root`` is saved: as the tensor itself, which may have no history any more, or an alias."""
     base, holder = root.base, holder_of(root)
-    if not any(scope.counters.together(holder.variable, variable) for variable in joint.read):
+    if joint.saved is None and not any(scope.counters.together(holder.variable, x) for x in joint.read):
         return ".data"
     turned = base is not None and (base.after != base.before or (base.base_edge is not None and base.writes > 0))
     return ".detach()" if root.written or turned else ""
