@@ -423,3 +423,19 @@ def test_a_checkpoint_draws_the_same_numbers_again(*, reentrant: bool) -> None:
         y.sum().backward()
         assert x.grad is not None
         assert torch.equal(x.grad, y.detach())
+
+
+def test_a_parameter_whose_data_is_swapped_for_what_it_has_gets_both_gradients() -> None:
+    def f(p: Tensor, fresh: Tensor) -> Tensor:
+        y = p.exp()
+        p.data = fresh
+        return y + p.sin()
+
+    found = []
+    for program in (f, torch.compile(f, backend="purefx")):
+        p, fresh = torch.ones(3, requires_grad=True), torch.full((3,), 2.0)
+        for _ in range(2):  # the second time it shows that memory already
+            program(p, fresh).sum().backward()
+        assert p.grad is not None
+        found.append(p.grad)
+    torch.testing.assert_close(*found)

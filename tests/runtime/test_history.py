@@ -1056,6 +1056,27 @@ def a_leaf_is_given_fewer_elements_between_two_uses(a: Tensor, b: Tensor) -> Any
     return y, a * 2
 
 
+def of_the_same_memory() -> tuple[Tensor, Tensor]:
+    b = torch.arange(4.0)
+    return b.detach().requires_grad_(), b
+
+
+@programs(of_the_same_memory)
+def a_leaf_is_given_the_memory_that_it_has_between_two_uses(a: Tensor, b: Tensor) -> Any:
+    y = a.sin()
+    with torch.no_grad():
+        a.set_(b)
+    return y, y + a * a
+
+
+@programs(of_the_same_memory)
+def a_leaf_is_given_the_memory_that_it_has_after_its_use(a: Tensor, b: Tensor) -> Any:
+    y = a.exp()
+    with torch.no_grad():
+        a.set_(b)
+    return y
+
+
 def test_a_leaf_is_refused_other_memory_twice() -> None:
     def f(a: Tensor, b: Tensor) -> Tensor:
         first = a * 3
@@ -1068,6 +1089,15 @@ def test_a_leaf_is_refused_other_memory_twice() -> None:
 
     with pytest.raises(GradientsRefused, match="other memory or sizes twice"):
         purefx.trace(f, leaf(4), torch.arange(4.0))
+
+
+def test_gradients_arrive_at_a_leaf_that_got_the_memory_that_it_has() -> None:
+    gradients = []
+    for through in (lambda f: f, purefx.compile, purefx.functionalize):
+        a, b = of_the_same_memory()
+        through(a_leaf_is_given_the_memory_that_it_has_between_two_uses)(a, b)[1].sum().backward()
+        gradients.append(a.grad)
+    assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
 
 
 @pytest.mark.parametrize("size", [4, 3])

@@ -13,7 +13,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge
 
-from purefx.analysis.replay import Fresh, How, Replay
+from purefx.analysis.replay import Fresh, How, Replay, gives_memory
 from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.edges import (
     arrivals,
@@ -152,13 +152,16 @@ def check_gradients(capture: Capture) -> None:
 def is_moved(capture: Capture, known: Input) -> bool:
     """Whether gradients of a leaf arrive at what it has become by another geometry: it was not used before that.
 
-    ``x.set_(y)`` and another dtype always make another place for them; other sizes do where nobody holds the former.
+    ``x.set_(y)``, be it the same memory, and another dtype always make another place for them; other sizes do where
+    nobody holds the former.
     """
-    if known.edge is None or not known.was_leaf or not is_begun(known.fake) or known.before == known.after:
+    if known.edge is None or not known.was_leaf or not is_begun(known.fake):
         return False
     changes = (c for c in capture.recording if any(o.variable is known.variable for o in c.written))
-    if known.before.dtype != known.after.dtype or any(str(c.op).startswith("aten.set_.") for c in changes):
+    if known.before.dtype != known.after.dtype or gives_memory(changes):
         return True
+    if known.before == known.after:
+        return False
     sizes = tuple(known.edge.node._input_metadata[0].shape)
     return sizes == known.after.geometry.sizes != known.before.geometry.sizes
 

@@ -8,6 +8,8 @@ def f(x, y):                       arg0.set_(arg1)
 
 from __future__ import annotations
 
+from collections import Counter
+
 from purefx.analysis.gradients import is_moved
 from purefx.capture.captured import Input
 from purefx.capture.recording import Variable
@@ -15,6 +17,7 @@ from purefx.functional.signature import RootInput
 from purefx.runtime.differentiable import same_edge
 from purefx.runtime.epilogue import emit_calls, fetch_storages
 from purefx.runtime.scope import Scope, makers_of
+from purefx.runtime.support import set_versions
 
 
 def emit_moved_leaves(scope: Scope) -> list[str]:
@@ -32,7 +35,19 @@ def emit_moved_leaves(scope: Scope) -> list[str]:
     early = makers_of(statements[: last + 1], wanted, written=True)
     scope.early.update(early)
     storages = fetch_storages(scope) if early else []
-    return [*_keep_edges(scope), *_keep_former(scope, moved), *storages, *emit_calls(scope, early)]
+    made = [*_keep_edges(scope), *_keep_former(scope, moved), *storages, *emit_calls(scope, early)]
+    return [*made, *_set_back(scope, moved)]
+
+
+def _set_back(scope: Scope, moved: set[Variable]) -> list[str]:
+    """The statement that sets the versions of such leaves back where the program does, before something is saved."""
+    changed = Counter(o.variable for call in scope.early for o in call.written)
+    back = [
+        f"({name}, {scope.version(known)} + {known.writes})"
+        for known, name in scope.inputs.items()
+        if known.variable in moved and known.writes < changed[known.variable]
+    ]
+    return [f"{scope.speller.name('set_versions', set_versions)}({', '.join(back)})"] if back else []
 
 
 def _keep_edges(scope: Scope) -> list[str]:
