@@ -88,3 +88,35 @@ def test_a_kept_value_may_be_a_result_and_a_tangent() -> None:
     compiled, x = purefx.compile(f), torch.rand(3, requires_grad=True)
     torch.testing.assert_close(penalty(compiled, x), penalty(f, x))
     torch.testing.assert_close(penalty(compiled, x), penalty(f, x))
+
+
+class Pair(nn.Module):
+    """Two parameters and two other tensors that may change places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.tensor([1.0, 2.0]))
+        self.second = nn.Parameter(torch.tensor([0.3, -0.5]))
+        self.others = [torch.tensor([1.0, 2.0]), torch.tensor([0.3, -0.5])]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Each of them has a value that is kept."""
+        first, second = (x * self.first.exp()).sin(), (x * self.second.exp()).cos()
+        return first * second + (x * self.others[0].exp()).sin() + (x * self.others[1].exp()).cos()
+
+    def swap(self) -> None:
+        """Let them change places."""
+        self.first, self.second = self.second, self.first
+        self.others.reverse()
+
+
+def test_tensors_that_have_changed_places_since_the_capture_are_not_taken_for_each_other() -> None:
+    found = []
+    for through in (lambda f: f, purefx.compile):
+        pair, x = Pair(), torch.ones(2, requires_grad=True)
+        program = through(pair)
+        program(x)
+        pair.swap()
+        found.append(torch.autograd.grad(program(x).sum(), (x, pair.first, pair.second), create_graph=True))
+    for gradient, expected in zip(*found, strict=True):
+        torch.testing.assert_close(gradient, expected)

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import fx
 
-from purefx.capture.arguments import Leaf
+from purefx.capture.arguments import GradientOf, Held, Leaf, Source, TableEntry
 from purefx.capture.captured import Input
 from purefx.functional.dead import without_dead_nodes
 from purefx.functional.roots import Root
@@ -68,10 +68,22 @@ def _memory(given: ForwardInput) -> Hashable:
     """What tells the memory ``given`` from any other; None if that is not known."""
     if not isinstance(given, RootInput) or given.root.base is None or not given.root.region.geometry.is_static:
         return None
-    region, source = given.root.region, given.root.base.sources[0]
+    region, place = given.root.region, _place(given.root.base.sources[0])
     geometry = (*region.geometry.sizes, *region.geometry.strides, region.geometry.offset)
-    place = ("leaf", source.index) if isinstance(source, Leaf) else ("held", id(given.root.base.tensor))
-    return place, geometry, region.dtype, region.conj, region.neg
+    return None if place is None else (place, geometry, region.dtype, region.conj, region.neg)
+
+
+def _place(source: Source) -> Hashable:
+    """Where the tensor is found at each call: another one may be there than at a capture; None if that is not known."""
+    match source:
+        case Leaf(index):
+            return "leaf", index
+        case TableEntry(table, key):
+            return "entry", id(table), key
+        case Held(tensor, _):  # a variable that holds another one is another specialisation
+            return "held", id(tensor)
+        case GradientOf():
+            return None
 
 
 def _computation(node: fx.Node, numbers: dict[fx.Node, int]) -> Hashable:

@@ -53,7 +53,7 @@ class Saved:
 
     def besides(self) -> Saved:
         """What is kept besides the tensors and the leaves, which autograd, or the node, lets go."""
-        return Saved((), self.numbers, self.watched, self.written, (), self.seed, self.read)
+        return Saved((), self.numbers, self.watched, self.written, (), self.seed, self.read, self.looked_up)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
