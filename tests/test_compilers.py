@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch._decomp import core_aten_decompositions
+from torch._inductor.decomposition import select_decomp_table
 
 import purefx
+from purefx.autodiff.partition import Partition
 from purefx.compilers import Compilers
 from purefx.dynamo import DynamoBackend
 from purefx.functional.verify import check_functional
@@ -68,6 +72,46 @@ def test_inductor_trains_at_many_sizes() -> None:
     for n in (3, 6):
         gradients = [torch.autograd.grad(g(torch.ones(n, 4) / n, w), w)[0] for g in (f, compiled)]
         torch.testing.assert_close(*gradients)
+
+
+def dropped_after_a_norm(x: Tensor) -> Tensor:
+    return F.dropout(F.layer_norm(x, (8,)), 0.3)
+
+
+def filled_after_a_norm(x: Tensor) -> Tensor:
+    return F.softmax(x, -1) + x.detach().sin().bernoulli_(0.4)
+
+
+def drawn_with_and_without_copies(x: Tensor) -> Tensor:
+    h = torch.zeros(6, 8)
+    y = F.dropout(x.softmax(-1), 0.3)
+    h[:, ::2].uniform_()
+    z = torch.rand_like(x)
+    h[:, 1::2].normal_()
+    return y + z + F.dropout(F.layer_norm(h + x + z, (8,)), 0.3)
+
+
+RANDOM = (dropped_after_a_norm, filled_after_a_norm, drawn_with_and_without_copies)
+
+
+@pytest.mark.parametrize("partition", ["default", "min_cut"])
+@pytest.mark.parametrize("function", RANDOM)
+def test_inductor_draws_the_numbers_of_eager(function: Callable[[Tensor], Tensor], partition: Partition) -> None:
+    x = torch.sin(torch.arange(48.0)).view(6, 8).requires_grad_()
+    compiled = torch.compile(function, backend=purefx.backend("inductor", partition=partition))
+    made = []
+    for run in (function, compiled):
+        torch.manual_seed(0)
+        y = run(x)
+        made.append((y, *torch.autograd.grad(y.square().sum(), x), torch.get_rng_state()))
+    torch.testing.assert_close(*made)
+
+
+def test_a_table_of_decompositions_does_not_undo_what_inductor_must_not_see() -> None:
+    x = torch.sin(torch.arange(48.0)).view(6, 8).requires_grad_()
+    table = {**core_aten_decompositions(), **select_decomp_table()}
+    compiled = torch.compile(dropped_after_a_norm, backend=purefx.backend("inductor", decompositions=table))
+    assert not compiled(x).isnan().any()
 
 
 def test_a_boxed_callable_gets_one_list_that_it_may_empty() -> None:

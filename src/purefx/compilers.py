@@ -14,9 +14,16 @@ from typing import Any
 import torch
 from torch import fx
 
-from purefx._torch import inductor_decompositions, inductor_for, untraced
+from purefx._torch import OpOverload, inductor_decompositions, inductor_for, untraced
 from purefx.autodiff.partition import Partition, check_partition
-from purefx.functional.decompose import Decompositions, decomposed
+from purefx.functional.decompose import Decompositions, as_one_call, decomposed
+from purefx.operators import aten
+
+_UNSEEN_BY_INDUCTOR: dict[OpOverload, Callable[..., Any]] = {aten.bernoulli.p: as_one_call(aten.bernoulli.p)}
+"""What Inductor computes wrongly.
+
+    layer_norm(x) * bernoulli(empty_like(x), 0.7)      the result is fused with its input, and read before it is drawn
+"""
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 """A compiler: takes the functional graph and example inputs, returns a callable with the graph's signature."""
@@ -53,7 +60,8 @@ def adapt(
         fw_compiler = inductor_for("forward")
         bw_compiler = bw_compiler or inductor_for("backward")
         inference_compiler = inference_compiler or inductor_for("inference")
-        decompositions = inductor_decompositions() if decompositions is None else decompositions
+        chosen = inductor_decompositions() if decompositions is None else decompositions
+        decompositions = {**chosen, **_UNSEEN_BY_INDUCTOR}
     if not callable(fw_compiler):
         raise ValueError(f'there is no compiler {fw_compiler!r}: give a function, or "inductor"')
     table = decompositions or {}

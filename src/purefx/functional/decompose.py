@@ -3,6 +3,7 @@
     silu(x)      with the core decompositions of PyTorch      mul(x, sigmoid(x))
 
 What is functional stays so.  A call of `OnCopies` would be taken apart into writes; it becomes a call of one operator.
+That operator has the tag of random ones where it draws numbers: compilers keep the order of these by it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import torch
 from torch import fx
 
 from purefx._torch import OpOverload, outer_fake_mode, trace_again
-from purefx.functional.on_copies import OnCopies
-from purefx.operators import aten
+from purefx.capture.recording import map_tree
+from purefx.functional.on_copies import OnCopies, Slot
+from purefx.operators import aten, facts
 
 Decompositions = Mapping[OpOverload, Callable[..., Any]]
 """What operators are made of: for each a function that calls simpler ones."""
@@ -45,12 +47,32 @@ _known: dict[str, tuple[OnCopies, tuple[bool, ...]]] = {}
 """By name, what runs on copies, and which of its arguments are tensors.  Compiled code has the name in it."""
 
 
+def as_one_call(op: OpOverload) -> Callable[..., torch.Tensor]:
+    """What stands in a table for an operator of one result that a compiler must not look into."""
+
+    def call(*args: Any, **kwargs: Any) -> torch.Tensor:
+        given: list[torch.Tensor] = []
+
+        def slot(x: Any) -> Any:
+            if not isinstance(x, torch.Tensor):
+                return x
+            given.append(x)
+            return Slot(len(given) - 1, None, x.dtype)
+
+        own_args, own_kwargs = map_tree(slot, (args, kwargs))
+        return _as_operator(OnCopies(op, own_args, own_kwargs, ()), given)[0]
+
+    return call
+
+
 def _as_operator(op: OnCopies, given: Sequence[Any]) -> list[torch.Tensor]:
     tensors = tuple(isinstance(x, torch.Tensor) for x in given)
     name = f"{op.__name__} {uuid4().hex}"  # of no other process either: Inductor keeps code in files
     _known[name] = (op, tensors)
     sizes = [x for x in given if not isinstance(x, torch.Tensor)]
-    made: list[torch.Tensor] = _on_copies([x for x in given if isinstance(x, torch.Tensor)], sizes, name)
+    is_random = isinstance(op.op, OpOverload) and facts(op.op).random
+    call = _random_on_copies if is_random else _on_copies
+    made: list[torch.Tensor] = call([x for x in given if isinstance(x, torch.Tensor)], sizes, name)
     return made
 
 
@@ -60,7 +82,12 @@ def _run(tensors: Sequence[torch.Tensor], sizes: Sequence[int], name: str) -> li
     return list(op(*[next(left) if is_tensor else next(numbers) for is_tensor in which]))
 
 
-_on_copies = torch.library.custom_op(
-    "purefx::on_copies", _run, mutates_args=(), schema="(Tensor[] tensors, SymInt[] sizes, str name) -> Tensor[]"
-)
-_on_copies.register_fake(_run)
+def _operator(name: str, tags: tuple[torch.Tag, ...] = ()) -> Callable[..., Any]:
+    schema = "(Tensor[] tensors, SymInt[] sizes, str name) -> Tensor[]"
+    made = torch.library.custom_op(f"purefx::{name}", _run, mutates_args=(), schema=schema, tags=tags)
+    made.register_fake(_run)
+    return made
+
+
+_on_copies = _operator("on_copies")
+_random_on_copies = _operator("random_on_copies", (torch.Tag.nondeterministic_seeded,))
