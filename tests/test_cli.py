@@ -77,6 +77,8 @@ def test_a_partition_is_chosen_by_name(file: Path) -> None:
     assert "saved: 48 bytes for the backward alone" in default
     assert "saved: 0 bytes for the backward alone" in least
     assert run("explain", f"{file}:loss", "--partition", "another").exit_code == 2
+    assert "same as eager" in run("check", f"{file}:loss", "--partition", "min_cut").stdout
+    assert run("check", f"{file}:loss", "--partition", "another").exit_code == 2
 
 
 def test_check_of_a_program_that_raises_ends_with_2(file: Path) -> None:

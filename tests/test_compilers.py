@@ -125,6 +125,7 @@ def test_a_boxed_callable_gets_one_list_that_it_may_empty() -> None:
         return run
 
     assert_same_as_eager(written, lambda: ((x := ramp(6))[:4], x[2:]), system=through(purefx.backend(boxing)))
+    assert_same_as_eager(written, lambda: ((x := ramp(6))[:4], x[2:]), system=lambda f: purefx.compile(f, boxing))
 
 
 def test_what_is_compiled_must_return_a_tuple() -> None:

@@ -355,8 +355,42 @@ def test_a_number_of_a_variable_and_the_length_of_a_list_are_refused_and_put_bac
         return x + len(shapes)
 
     assert "variable calls" in refusal(counts, ramp(3)).what
-    assert "list" in refusal(lengthens, ramp(3)).what
+    assert "shapes, a list" in refusal(lengthens, ramp(3)).what
     assert (calls, shapes) == (0, [1])
+
+
+def test_a_changed_container_among_the_arguments_is_named_with_the_line_of_what_is_put_there() -> None:
+    def program(caches: Any, x: Tensor) -> Tensor:
+        y = x + 1
+        caches["k"].append(y * 2)
+        return y
+
+    error = refusal(program, {"k": [ramp(3)], "v": []}, ramp(3))
+    assert isinstance(error, errors.EscapedState)
+    assert "args[0]['k']" in error.what
+    assert_at(error, program, 2)
+
+
+def test_a_container_that_loses_an_argument_is_named_with_the_program() -> None:
+    def program(x: Tensor, kept: list[Tensor]) -> Tensor:
+        kept.clear()
+        return x + 1
+
+    error = refusal(program, ramp(3), [ramp(3)])
+    assert "args[1]" in error.what
+    assert_at(error, program, 0)
+
+
+@pytest.mark.parametrize("make", [torch.jit.script, lambda module: torch.jit.trace(module, ramp(2, 3))])
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_module_that_torch_jit_has_compiled_is_refused_by_its_name(make: Callable[..., Any]) -> None:
+    inner = make(torch.nn.Linear(3, 3))
+    for function, name in ((inner, "self"), (torch.nn.Sequential(inner), "self.0"), (lambda x: inner(x), "inner")):
+        error = refusal(function, ramp(2, 3))
+        assert isinstance(error, errors.UnsupportedOperator)
+        assert error.what.startswith(f"{name} is a module that torch.jit has compiled (Linear)")
+        with pytest.raises(errors.UnsupportedOperator, match="has compiled"):
+            purefx.check(function, ramp(2, 3))
 
 
 # ---- backends, and eager's own errors

@@ -284,12 +284,21 @@ def explain(function: Callable[..., Any], *args: Any, partition: Partition = "de
     return explain_stages(run_stages(_as_written(function), args, kwargs, dynamic=False, partition=partition))
 
 
-def check(function: Callable[..., Any], *args: Any, backend: Backend | None = None, **kwargs: Any) -> CheckReport:
-    """Run ``function`` in eager and compiled, on equal copies of the arguments, and list what a caller sees differ."""
+def check(
+    function: Callable[..., Any],
+    *args: Any,
+    backend: Backend | None = None,
+    partition: Partition = "default",
+    **kwargs: Any,
+) -> CheckReport:
+    """Run ``function`` in eager and compiled, on equal copies of the arguments, and list what a caller sees differ.
+
+    ``backend`` and ``partition`` are as in `compile`.
+    """
     refusals: list[PurefxError] = []
 
     def compiled(f: Callable[..., Any]) -> Callable[..., Any]:
-        return _noting(compile(f, backend), refusals)
+        return _noting(compile(f, backend, partition=partition), refusals)
 
     report = checking.check(_as_written(function), *args, compile=compiled, **kwargs)
     if refusals:

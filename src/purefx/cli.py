@@ -113,12 +113,12 @@ def trace(target: Target, *, arguments: ArgumentsOption = None, partition: Parti
 
 
 @app.command()
-def check(target: Target, *, arguments: ArgumentsOption = None) -> None:
+def check(target: Target, *, arguments: ArgumentsOption = None, partition: PartitionOption = Kept.DEFAULT) -> None:
     """Run the function eagerly and compiled on equal arguments, and list every difference."""
     with deciding(), Stages(total=3) as stages:
         subject = find_subject(target, arguments, stages)
         stages.enter(f"checking {subject.name}")
-        report = purefx.check(subject.program, *subject.arguments)
+        report = purefx.check(subject.program, *subject.arguments, partition=partition.value)
         differences = str(report)
     if report.same and report.raised is not None:
         complain(f"{subject.name}: {report}")

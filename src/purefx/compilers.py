@@ -81,17 +81,22 @@ def _adapted(compiler: Backend, decompositions: Decompositions) -> Backend:
         if decompositions:
             module = decomposed(module, examples, decompositions)
         compiled: Any = compiler(module, examples)
-        return _one_by_one(compiled) if callable(compiled) else compiled
+        return _by_themselves(compiled) if callable(compiled) else compiled
 
     return compile_graph
 
 
-def _one_by_one(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """``compiled`` for inputs that are given one by one; Dynamo does not look into it."""
-    boxed = getattr(compiled, "_boxed_call", False)
+def one_by_one(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """``compiled`` for inputs that are given one by one."""
+    return (lambda *inputs: compiled(list(inputs))) if getattr(compiled, "_boxed_call", False) else compiled
+
+
+def _by_themselves(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """``compiled`` with outputs that show no base; Dynamo does not look into it."""
+    call = one_by_one(compiled)
 
     def run(*inputs: Any) -> Any:
-        outputs = compiled(list(inputs)) if boxed else compiled(*inputs)
+        outputs = call(*inputs)
         return tuple(map(_by_itself, outputs)) if isinstance(outputs, tuple | list) else outputs
 
     return untraced(run)

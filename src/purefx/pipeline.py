@@ -25,7 +25,7 @@ from purefx.capture.fakes import has_symbols
 from purefx.capture.session import capture
 from purefx.capture.translation import NEEDS_DATA
 from purefx.capture.turns import ONE_AT_A_TIME
-from purefx.compilers import Backend, Compilers
+from purefx.compilers import Backend, Compilers, one_by_one
 from purefx.errors import BackendFailed, GradientsRefused, UnsupportedOperator
 from purefx.functional.builder import Value
 from purefx.functional.examples import example_of, example_of_value
@@ -227,7 +227,7 @@ def compile_functional(capture: Capture, functional: FunctionalGraph, backend: B
         raise BackendFailed(
             f"the backend {name_of(backend)} returned {type(compiled).__name__}, which cannot be called"
         )
-    return _checked(compiled, functional, name_of(backend))
+    return _checked(one_by_one(compiled), functional, name_of(backend))
 
 
 def _checked(compiled: Callable[..., Any], functional: FunctionalGraph, name: str) -> Callable[..., Any]:

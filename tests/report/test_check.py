@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import cast
 
 import pytest
 import torch
+from functorch.compile import default_partition
 from torch import Tensor
 
 import purefx
@@ -189,3 +191,34 @@ class Tally:
 def test_a_report_on_a_program_that_raises_says_so() -> None:
     report = check(lambda x: x.view(7), torch.ones(2), compile=purefx.compile)
     assert str(report) == "both raise RuntimeError: shape '[7]' is invalid for input of size 2"
+
+
+def test_check_compiles_with_the_partition_that_it_is_given() -> None:
+    asked: list[str] = []
+
+    def partition(graph: torch.fx.GraphModule, inputs: object, *, num_fwd_outputs: int) -> object:
+        asked.append("asked")
+        return default_partition(graph, inputs, num_fwd_outputs=num_fwd_outputs)
+
+    x = torch.ones(2, 2, requires_grad=True)
+    assert purefx.check(lambda x: (x @ x).sin().sum(), x, partition=partition)
+    assert asked
+    with pytest.raises(ValueError, match="there is no partition"):
+        purefx.check(torch.sin, x, partition="least")  # type: ignore[arg-type]  # the case
+
+
+def test_a_function_of_torch_jit_is_its_own_copy() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scripted = torch.jit.script(_doubled)
+    assert purefx.check(scripted, torch.ones(2))
+
+
+def _doubled(x: Tensor) -> Tensor:
+    return x.mul_(2)
+
+
+def test_a_module_that_holds_itself_is_checked() -> None:
+    module = torch.nn.Linear(2, 2)
+    module.again = module.forward
+    assert purefx.check(module, torch.ones(2))

@@ -156,10 +156,11 @@ def _named_leaves(
     except ValueError:  # a type that was registered without names for its parts
         unnamed, structure = pytree.tree_flatten((args, kwargs))
         return tuple(f"leaf {i}" for i in range(len(unnamed))), tuple(unnamed), structure
-    return tuple(_spelled(path) for path, _ in pairs), tuple(leaf for _, leaf in pairs), structure
+    return tuple(spelled(path) for path, _ in pairs), tuple(leaf for _, leaf in pairs), structure
 
 
-def _spelled(path: tuple[Any, ...]) -> str:
+def spelled(path: tuple[Any, ...]) -> str:
+    """What lies at ``path`` in arguments and keyword arguments, as the user would type it."""
     where, *rest = path
     name = "args" if where.idx == 0 else "kwargs"
     return name + "".join(map(str, rest))

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from purefx.capture.arguments import Binding, TableEntry
-from purefx.errors import EscapedState
+from purefx.errors import EscapedState, SourceLine, UnsupportedOperator
 
 _LIBRARIES = ("torch", "builtins", "numpy", "collections", "functools", "typing", "purefx", "types", "abc", "re")
 
@@ -107,6 +107,7 @@ def _meet(found: dict[int, Owner], name: str, x: Any, depth: int = 0) -> None:
     before = len(found)
     if isinstance(x, torch.nn.Module):
         for prefix, owner in x.named_modules():
+            _check_no_script(".".join(filter(None, (name, prefix))), owner)
             _add(found, ".".join(filter(None, (name, prefix))), owner, (owner._parameters, owner._buffers, vars(owner)))
     elif (table := _table(x)) is not None:
         _add(found, name, x, (table,))
@@ -148,6 +149,16 @@ def _check_no_optimizer(name: str, x: Any) -> None:
             f"the program uses the optimizer {name}, whose state outlives the call",
             where=None,
             remedy="write the step as a function of parameters, gradients and state (torch.optim has functional forms)",
+        )
+
+
+def _check_no_script(name: str, module: torch.nn.Module) -> None:
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UnsupportedOperator(
+            f"{name} is a module that torch.jit has compiled ({module.original_name}): it keeps its tensors where no "
+            "fake can take their place",
+            where=None,
+            remedy="compile the Python module that it was made of, without torch.jit.script and torch.jit.trace",
         )
 
 
@@ -214,6 +225,12 @@ def _code_of(function: Any) -> Any:
     if isinstance(function, types.FunctionType | type | torch.nn.Module):
         return function
     return type(function).__call__ if callable(function) else function
+
+
+def first_line_of(function: Any) -> SourceLine | None:
+    """Where the code of ``function`` begins; None where it has none in Python."""
+    code = getattr(_code_of(function), "__code__", None)
+    return None if code is None else SourceLine(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def is_users(function: types.FunctionType) -> bool:

@@ -47,14 +47,14 @@ from purefx.capture.fakes import FakeFactory
 from purefx.capture.frames import current_line
 from purefx.capture.global_state import Ambient, unchanged_globals, without_grad_dependent_kernels
 from purefx.capture.named_views import eager_names
-from purefx.capture.owners import find_owners
+from purefx.capture.owners import find_owners, first_line_of
 from purefx.capture.python_methods import python_methods
 from purefx.capture.recorder import KnownNumber, Recorder
 from purefx.capture.recording import Operand, Recording, Variable
 from purefx.capture.stand_ins import Tables, check_arguments, fake_owners, fake_variables
 from purefx.capture.translation import refusals
 from purefx.capture.turns import ONE_AT_A_TIME
-from purefx.errors import EscapedState, GradientsRefused, UnknownOutputType
+from purefx.errors import EscapedState, GradientsRefused, SourceLine, UnknownOutputType
 
 _running = threading.local()
 """How many captures run in this thread: ``depth``."""
@@ -114,7 +114,7 @@ class _Session:
         grad_before, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         with _apart(), unchanged_globals() as grad_after:
             args, kwargs = self._fake_arguments()
-            given = pytree.tree_leaves((args, kwargs))
+            given = self._flat.whole(pytree.tree_leaves((args, kwargs)))
             with fake_variables(self._function, self._make), fake_owners(self._owners, self._make) as swapped:
                 for known in self._inputs.values():
                     known.writes = -_version(known.fake)
@@ -122,7 +122,7 @@ class _Session:
                 self._recorder.settle_detach()
                 self._recorder.histories.settle()
                 self._recorder.chance.check_kept()
-                check_arguments(given, (args, kwargs))
+                check_arguments(given, (args, kwargs), self._line_of)
                 rebindings = tuple(self._rebindings(swapped))
             leaves, structure = pytree.tree_flatten(outputs)
             results = tuple(self._result(x, f"output {i}") for i, x in enumerate(leaves))
@@ -288,6 +288,11 @@ class _Session:
             where=None,
             remedy="return tensors, numbers, and containers of them",
         )
+
+    def _line_of(self, x: Any) -> SourceLine | None:
+        """The line that made ``x``, if it is a tensor of the run; else the first of the program."""
+        made = self._recorder.recording.producers.get(self._recorder.region(x)) if isinstance(x, torch.Tensor) else None
+        return first_line_of(self._function) if made is None else made[0].where
 
     def _own_version(self, fake: torch.Tensor) -> int | None:
         if fake.is_inference() or counting_with(fake, [known.fake for known in self._inputs.values()]):

@@ -14,12 +14,15 @@ from typing import Any
 import torch
 
 from purefx._torch import pytree
-from purefx.capture.arguments import Held, Source
+from purefx.capture.arguments import Held, Source, spelled
 from purefx.capture.owners import ListTable, Owner, reached
-from purefx.errors import EscapedState
+from purefx.errors import EscapedState, SourceLine
 
 MakeFake = Callable[[torch.Tensor, Source], torch.Tensor]
 """Gives the fake of a tensor, which it may give to several names: the fake of a fake of its own is that one."""
+
+Whole = tuple[tuple[Any, ...], dict[str, Any]]
+"""Arguments and keyword arguments."""
 
 Tables = list[tuple[Owner, list[dict[Any, Any]]]]
 
@@ -54,21 +57,21 @@ def fake_variables(function: Callable[..., Any], make: MakeFake) -> Iterator[Non
 def fake_owners(owners: Sequence[Owner], make: MakeFake) -> Iterator[Tables]:
     """Fakes for the tensors of ``owners``; yields the tables as they were, which they are again afterwards."""
     saved = [(owner, [dict(table) for table in owner.tables]) for owner in owners]
-    lists = [(owner.value, list(owner.value)) for owner in owners if isinstance(owner.value, list | deque)]
+    lists = [(owner.name, owner.value, list(owner.value)) for owner in owners if isinstance(owner.value, list | deque)]
     try:
         for owner in owners:
             for entry in list(owner.entries()):
                 entry.table[entry.key] = make(entry.table[entry.key], entry)
         yield saved
-        for elements, before in lists:
+        for name, elements, before in lists:
             if len(elements) != len(before):
                 raise EscapedState(
-                    "the program changes the length of a list that outlives the call",
+                    f"the program changes the length of {name}, a list that outlives the call",
                     where=None,
                     remedy="return what it adds, or keep it in a dict",
                 )
     finally:
-        for elements, before in lists:
+        for _, elements, before in lists:
             elements.clear()
             elements.extend(before)
         for owner, tables in saved:
@@ -76,15 +79,31 @@ def fake_owners(owners: Sequence[Owner], make: MakeFake) -> Iterator[Tables]:
                 _restore(table, old)
 
 
-def check_arguments(before: list[Any], after: Any) -> None:
-    """Refuse a program that changed a container among its arguments: ``after`` has to have the leaves ``before``."""
-    leaves = pytree.tree_leaves(after)
-    if len(leaves) != len(before) or any(x is not y for x, y in zip(leaves, before, strict=True)):
-        raise EscapedState(
-            "the program changes a container among its arguments",
-            where=None,
-            remedy="return the new container, or write into the tensors that it holds",
-        )
+def check_arguments(before: Whole, after: Whole, line_of: Callable[[Any], SourceLine | None]) -> None:
+    """Refuse a program that changed a container among its arguments: ``after`` has to have the leaves of ``before``.
+
+    ``line_of`` knows the line that made what a container has now.
+    """
+    old, new = _leaves_by_path(before), _leaves_by_path(after)
+    for path in {**old, **new}:
+        present = new.get(path, _ABSENT)
+        if present is not old.get(path, _ABSENT):
+            raise EscapedState(
+                f"the program changes {spelled(path[:-1])}, a container among its arguments",
+                where=line_of(present),
+                remedy="return the new container, or write into the tensors that it holds",
+            )
+
+
+_ABSENT = object()
+
+
+def _leaves_by_path(tree: Whole) -> dict[tuple[Any, ...], Any]:
+    """The leaves of arguments, by number where a type was registered without names for its parts."""
+    try:
+        return dict(pytree.tree_flatten_with_path(tree)[0])
+    except ValueError:
+        return {(pytree.SequenceKey(0), i): leaf for i, leaf in enumerate(pytree.tree_leaves(tree))}
 
 
 def _restore(table: dict[Any, Any], old: dict[Any, Any]) -> None:

@@ -120,6 +120,7 @@ class _Copies:
     def of(self, tree: T) -> T:
         """A copy of the tree, its objects and its tensors."""
         memo: dict[int, object] = {id(tensor): self.tensor(tensor) for tensor in _tensors_within(tree)}
+        memo |= {id(x): x for x in pytree.tree_leaves(tree) if isinstance(x, torch.jit.ScriptFunction)}
         return copy.deepcopy(tree, memo)
 
     def tensor(self, original: Tensor) -> Tensor:
@@ -227,15 +228,19 @@ def _with_history(made: Tensor, original: Tensor) -> Tensor:
     return grown
 
 
-def _tensors_within(tree: object) -> Iterator[Tensor]:
-    """The tensors of a pytree, of the modules in it, and of the modules whose methods are in it."""
+def _tensors_within(tree: object, seen: set[int] | None = None) -> Iterator[Tensor]:
+    """The tensors of a pytree, of the modules in it, and of the modules whose methods are in it.
+
+    A module may hold itself, as that of an exported program does: ``seen`` has those that were looked into.
+    """
+    seen = set() if seen is None else seen
     for leaf in pytree.tree_leaves(tree):
-        if isinstance(leaf, Tensor):
-            yield leaf
-        elif isinstance(leaf, Module):
-            yield from _tensors_within(dict(vars(leaf)))
-        elif isinstance(leaf, MethodType):
-            yield from _tensors_within(leaf.__self__)
+        holder = leaf.__self__ if isinstance(leaf, MethodType) else leaf
+        if isinstance(holder, Tensor):
+            yield holder
+        elif isinstance(holder, Module) and id(holder) not in seen:
+            seen.add(id(holder))
+            yield from _tensors_within(dict(vars(holder)), seen)
 
 
 # ---- what is held and cannot be copied
