@@ -136,6 +136,29 @@ def a_result_is_turned_and_written(x: Tensor) -> Any:
     return y, x + 1
 
 
+@programs(lambda: (leaf(2, 3), leaf(3, 2)))
+def a_result_is_turned_and_written_and_turned_past_autograd(x: Tensor, w: Tensor) -> Any:
+    y, z = torch.zeros(2, 3), x * 2
+    y.t_()
+    y.add_(w)
+    z.t_()
+    z.mul_(w)
+    z.t_()
+    with torch.no_grad():
+        y.unsqueeze_(0)
+        z.unsqueeze_(-1)
+    return y, z
+
+
+@programs(lambda: (leaf(2, 3), leaf(6)))
+def a_result_shows_less_of_itself_and_is_written(x: Tensor, w: Tensor) -> Any:
+    y = x * 2
+    with torch.no_grad():
+        y.as_strided_((2, 2), (1, 2), 1)
+    y.mul_(w[:2])
+    return y, y[0], y.t()
+
+
 @programs(lambda: (ramp(1, 4),))
 def a_leaf_begins_that_was_turned(a: Tensor) -> Any:
     with torch.no_grad():

@@ -72,7 +72,7 @@ def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutpu
                     _check_left(fake, turned=variable in turns)
                     slots.append(Slot(output, fake, left=left))
                 elif fake is not None and edge_of(fake) is not None and not fake.is_leaf:
-                    slots.append(Slot(output, fake, _turned_since(variable, turns)))
+                    slots.append(_turned(Slot(output, fake), turns.get(variable, Turns()), replay))
             case WrittenOutput(shown=shown) if shown is not None:
                 slots.append(Slot(output, shown.fake, shown.behind, shown.left))
             case _:
@@ -99,21 +99,30 @@ def _check_left(fake: torch.Tensor, *, turned: bool) -> None:
         )
 
 
-def _turned_since(variable: Variable, turns: Mapping[Variable, Turns]) -> int | None:
-    """How many nodes behind ``variable`` gradients enter: those of changes of its geometry, which the call runs again.
+def _turned(slot: Slot, changes: Turns, replay: Replay) -> Slot:
+    """``slot``, whose geometry has changed so: gradients enter behind the nodes of changes that the call runs again.
 
-    None where they enter at the tensor as it is, by way of views.
+    Rule: changes before the last write are no part of the history that this makes, and run before it.  Where a view is
+    older than one of them, all run after it, and gradients enter at the tensor as it is, by way of views.
     """
-    changes = turns.get(variable)
-    if changes is None:
-        return None
-    if changes.unseen and not changes.late:
+    if changes.late or _are_first(changes, slot, replay):
+        return replace(slot, behind=changes.nodes if changes.last else None, early=changes.early)
+    if any(not call.modes.grad for call in (*changes.early, *changes.last)):
         raise GradientsRefused(
             "the program changes the geometry of a result under torch.no_grad(), and then writes to it",
             where=None,
             remedy="change it with gradients on, or write to a copy",
         )
-    return changes.nodes if changes.late else None
+    return slot
+
+
+def _are_first(changes: Turns, slot: Slot, replay: Replay) -> bool:
+    """Whether the early ``changes`` are the first that happens to the output of ``slot``; none leaves its memory."""
+    if any(call.effect is Effect.STORAGE or len(call.operands) > 1 for call in (*changes.early, *changes.last)):
+        return False
+    variable = changes.early[0].written[0].variable
+    using = tuple(call for call in replay.statements if any(o.variable is variable for o in call.operands))
+    return slot.output.region == variable.first and using[: len(changes.early)] == changes.early
 
 
 def _origin(own: Mapping[Variable, torch.Tensor], variable: Variable, replay: Replay) -> tuple[Variable, int]:
@@ -334,7 +343,7 @@ def _arrive(
 
 def _shown(slot: Slot, recorder: Recorder) -> tuple[torch.Tensor | GradientEdge, Region]:
     """What the output of ``slot`` shows of the tensor that it became, which may have another geometry now."""
-    fake, wanted = slot.fake, slot.output.region
+    fake, wanted = slot.fake, slot.region
     if not slot.is_held:
         return slot.edge, wanted
     now = recorder.region(fake)

@@ -159,7 +159,7 @@ def _entered(tensor: torch.Tensor, slot: Slot) -> torch.Tensor | GradientEdge:
     output, variable = slot.output, variable_of(slot.fake)
     if not isinstance(output, ResultOutput | BaseOutput) or variable is not output.variable:
         return tensor
-    return as_made(tensor, variable.last, output.region)
+    return as_made(tensor, variable.last, slot.region)
 
 
 def _edge(end: torch.Tensor | GradientEdge) -> Place:

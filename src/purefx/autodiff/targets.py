@@ -17,7 +17,7 @@ from purefx.analysis.gradients import begins, former_edges, new_leaves, results_
 from purefx.analysis.replay import Replay, Replayed
 from purefx.capture.captured import Capture, Input
 from purefx.capture.edges import edge_behind, edge_of, is_begun
-from purefx.capture.recording import Region, Variable
+from purefx.capture.recording import Call, Region, Variable
 from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 
 
@@ -37,13 +37,19 @@ class Slot:
     """An output of the program that requires grad; ``fake`` is what it became in the run, or a view of that.
 
     Gradients enter so many nodes ``behind`` the fake, or by the edge that it has ``left`` behind when it was detached;
-    both are None where that is at the fake as it is.
+    both are None where that is at the fake as it is.  ``early`` are the changes of its geometry before that.
     """
 
     output: ResultOutput | BaseOutput | WrittenOutput | Alias
     fake: torch.Tensor
     behind: int | None = None
     left: GradientEdge | None = None
+    early: tuple[Call, ...] = ()
+
+    @property
+    def region(self) -> Region:
+        """What the output shows where gradients enter."""
+        return self.early[-1].written[0].region if self.early else self.output.region
 
     @property
     def is_held(self) -> bool:

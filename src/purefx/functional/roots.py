@@ -11,7 +11,7 @@ The decision is taken after the recording, so it knows every region that the pro
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch.autograd.graph import GradientEdge
@@ -19,7 +19,7 @@ from torch.autograd.graph import GradientEdge
 from purefx.analysis.gradients import is_changed
 from purefx.capture.captured import Input
 from purefx.capture.edges import edge_behind, has_lost_history
-from purefx.capture.recording import DataAccess, Effect, Recording, Region, Storage, Variable, geometry_of
+from purefx.capture.recording import Call, DataAccess, Effect, Recording, Region, Storage, Variable, geometry_of
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.functional.regions import chain_between, disjoint, includes, once
@@ -57,14 +57,24 @@ def infer_roots(recording: Recording, inputs: Sequence[Input]) -> tuple[Root, ..
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """How often autograd has seen a change of geometry, each of them a node, and how often it has not.
+    """The changes of geometry since the last write to the memory that autograd has seen, and the ``early`` ones.
 
-    ``late`` tells that all writes to the memory came before, and that it is the memory that it was.
+    ``late`` tells that there are none of these, and that it is the memory that it was.
     """
 
-    nodes: int = 0
-    unseen: int = 0
+    last: tuple[Call, ...] = ()
+    early: tuple[Call, ...] = ()
     late: bool = True
+
+    @property
+    def nodes(self) -> int:
+        """How many of the last ones autograd has seen: each is a node."""
+        return sum(call.modes.grad for call in self.last)
+
+    @property
+    def unseen(self) -> int:
+        """How many of the last ones it has not."""
+        return len(self.last) - self.nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +93,7 @@ class Changes:
 def infer_changes(recording: Recording) -> Changes:
     """What ``recording`` does to the histories of its variables."""
     turns = infer_turns(recording)
-    turned = frozenset(variable for variable, changes in turns.items() if changes.nodes)
+    turned = frozenset(v for v, changes in turns.items() if any(c.modes.grad for c in (*changes.early, *changes.last)))
     late = {variable: changes for variable, changes in turns.items() if changes.late}
     return Changes(_writing_variables(recording), turned, late)
 
@@ -95,11 +105,12 @@ def infer_turns(recording: Recording) -> dict[Variable, Turns]:
         if call.effect is Effect.WRITE and call.modes.grad and found:
             memory = {o.region.storage for o in (*call.operands, *call.written)}
             for variable in [variable for variable in found if variable.first.storage in memory]:
-                found[variable] = replace(found[variable], late=False)
+                changes = found[variable]
+                found[variable] = Turns((), (*changes.early, *changes.last), late=False)
         for operand in call.written if call.effect in (Effect.GEOMETRY, Effect.STORAGE) else ():
-            before, seen = found.get(operand.variable, Turns()), call.modes.grad
+            before = found.get(operand.variable, Turns())
             other = isinstance(call.op, DataAccess) or call.effect is Effect.STORAGE or len(call.operands) > 1
-            found[operand.variable] = Turns(before.nodes + seen, before.unseen + (not seen), before.late and not other)
+            found[operand.variable] = Turns((*before.last, call), before.early, before.late and not other)
     return found
 
 
