@@ -204,6 +204,43 @@ def a_leaf_begins_whose_view_was_given_memory(d: Tensor, a: Tensor, c: Tensor) -
     return d.view(1)
 
 
+@programs(lambda: (ramp(3, 3),))
+def an_argument_is_written_and_turned_and_becomes_a_leaf_that_is_used(a: Tensor) -> Any:
+    a.mul_(3)
+    v = a[0]
+    a.t_()
+    u = a[1]
+    a.requires_grad_()
+    with torch.no_grad():
+        a.mul_(2)
+    return a * a, a[0], u, v
+
+
+@programs(lambda: (ramp(3, 3),))
+def a_result_is_turned_and_becomes_a_leaf_that_is_used(a: Tensor) -> Any:
+    y = a * 2
+    y.t_()
+    u = y[0]
+    y.requires_grad_()
+    return y * y, y[0], u
+
+
+@programs(lambda: (ramp(3, 3),))
+def a_leaf_begins_that_is_used_and_whose_view_was_turned(a: Tensor) -> Any:
+    v = a[:2].view(-1)
+    v.unsqueeze_(0)
+    a.requires_grad_()
+    return v, (a * a).sum(), v[0], a[0]
+
+
+@programs(lambda: (alive(3, 3),))
+def an_argument_is_detached_and_turned_and_becomes_a_leaf(a: Tensor) -> Any:
+    a.detach_()
+    a.t_()
+    a.requires_grad_()
+    return a * a, a[0]
+
+
 # ---- arguments that are turned after they are written
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 
@@ -25,7 +25,7 @@ def emit_statements(scope: Scope, begun: dict[Variable, list[str]]) -> list[str]
     lines = [*_begin_resized(scope), *fetch_storages(scope)]
     calls = [call for call in scope.replay.statements if call not in scope.early]
     start = 0
-    for place, leaf in sorted(((_first_view(scope, leaf, calls), leaf) for leaf in begun), key=itemgetter(0)):
+    for place, leaf in sorted(((first_view(scope, leaf, calls), leaf) for leaf in begun), key=itemgetter(0)):
         lines += [*emit_calls(scope, calls[start:place]), *begun[leaf]]
         start = place
     lines += emit_calls(scope, calls[start:])
@@ -33,7 +33,7 @@ def emit_statements(scope: Scope, begun: dict[Variable, list[str]]) -> list[str]
     return [*lines, *(f"{scope.storages[s]}.resize_({scope.speller.literal(size)})" for s, size in sizes)]
 
 
-def _first_view(scope: Scope, leaf: Variable, calls: list[Call]) -> int:
+def first_view(scope: Scope, leaf: Variable, calls: Sequence[Call]) -> int:
     """The position in ``calls`` of the first that views ``leaf``, or a view of it, as what requires grad.
 
     So is a view of what did not when it was taken: autograd has made its history anew, since its geometry is another.

@@ -37,7 +37,7 @@ from purefx.operators import aten
 from purefx.runtime.differentiable import Saved, record, same_edge
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.hooks import emit_hooks_between, emit_hooks_on, emit_late_hooks
-from purefx.runtime.moved_leaves import emit_moved_leaves
+from purefx.runtime.moved_leaves import emit_moved_leaves, emit_turned_leaves, is_source, turned_leaves
 from purefx.runtime.saved import holder_of, spell_saved
 from purefx.runtime.scope import Scope, indented, makers_of
 from purefx.runtime.support import set_versions
@@ -48,8 +48,8 @@ from purefx.runtime.write_back import emit_seen
 def emit_history(scope: Scope) -> list[str]:
     """Statements after the graph has run: the outputs that autograd sees become functions of the targets."""
     before, after = _changes_of_leaves(scope)
-    lines = [*_hooks(scope), *before, *emit_moved_leaves(scope), *_leaf_results(scope), *_aliases(scope)]
-    lines += _early_turns(scope)
+    lines = [*_hooks(scope), *before, *emit_moved_leaves(scope), *emit_turned_leaves(scope, _begin(scope))]
+    lines += [*_leaf_results(scope), *_aliases(scope), *_early_turns(scope)]
     if scope.joint is not None:
         lines += [
             x for i, level in enumerate(scope.joint.levels) if not level.depth for x in _record(scope, scope.joint, i)
@@ -76,10 +76,13 @@ def _with_grad(scope: Scope, lines: list[str]) -> list[str]:
 
 def begin_turned(scope: Scope) -> dict[Variable, list[str]]:
     """The statements that make leaves of tensors of the caller, and of bases, once those have got another geometry."""
-    turned = [known for known in scope.inputs if begins(known) and _is_turned(scope, known.variable)]
-    lines = {k.variable: [f"{scope.inputs[k]}.requires_grad_()", *emit_hooks_on(scope, k)] for k in turned}
-    made = [leaf for leaf in new_leaves(scope.capture, scope.replay) if _is_turned(scope, leaf)]
-    return {**lines, **{leaf: [f"{scope.variables[leaf]}.requires_grad_()"] for leaf in made}}
+    return {leaf: lines for leaf, lines in _begin(scope).items() if not is_source(scope, leaf)}
+
+
+def _begin(scope: Scope) -> dict[Variable, list[str]]:
+    """The statements that make leaves of what has got another geometry before it begins to require grad."""
+    hooks = {known.variable: emit_hooks_on(scope, known) for known in scope.inputs}
+    return {v: [f"{scope.variables[v]}.requires_grad_()", *hooks.get(v, ())] for v in turned_leaves(scope)}
 
 
 def emit_late_leaves(scope: Scope) -> list[str]:
@@ -115,6 +118,7 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
     """``x.detach_()`` and ``x.requires_grad_()`` on tensors of the caller, before and after the call is recorded."""
     before: list[str] = []
     after: list[str] = []
+    turned = turned_leaves(scope)
     shown = {scope.counters.root(variable) for variable in leaf_aliases(scope.capture, scope.replay)}
     for known, name in scope.inputs.items():
         begun = begins(known)
@@ -127,7 +131,7 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
             ]
         elif (is_detached(known) and not _is_detached_late(scope, known)) or _loses_history(scope, known):
             after.append(f"{name}.detach_()")
-        if begun and not _is_turned(scope, known.variable):
+        if begun and known.variable not in turned:
             before += [*emit_plain_views(scope, known), f"{name}.requires_grad_()"]
         elif ends(known) and not ended:
             after.append(f"{name}.requires_grad_(False)")
@@ -162,7 +166,7 @@ def late_views(scope: Scope) -> list[Call]:
 
 
 def _is_detached_late(scope: Scope, known: Input) -> bool:
-    if known.left is not None or not is_detached(known):
+    if known.left is not None or not is_detached(known) or begins(known):
         return known.left is not None
     changes = [call for call in scope.replay.statements if any(o.variable is known.variable for o in call.written)]
     sized = any(call.op is aten.resize_.default for call in changes)  # of what has no history
@@ -207,30 +211,6 @@ def _kept_views(scope: Scope, base: Input) -> list[str]:
     return [name for known, name in scope.inputs.items() if keeps_write(known) and known.fake._base is base.fake]
 
 
-def _is_turned(scope: Scope, variable: Variable) -> bool:
-    """Whether ``variable``, or a view of it, has got another geometry before it began to require grad.
-
-    PyTorch refuses to change that of a leaf that requires grad, and of its views.
-    """
-    turned = (Effect.GEOMETRY, Effect.STORAGE)
-    changes = (c for c in scope.replay.statements if c.effect in turned and c.op is not DataAccess.SWAP)
-    changes = (c for c in changes if c.modes.grad or c.op is aten.resize_.default)
-    known = next((known for known in scope.inputs if known.variable is variable), None)
-    views = {other.variable for other in scope.inputs if known is not None and other.fake._base is known.fake}
-    written = {o.variable for call in changes for o in call.written}
-    if variable not in written and not any(scope.counters.root(v) is variable or v in views for v in written):
-        return False
-    levels = () if scope.joint is None else scope.joint.levels
-    sources = [target.source for level in levels for target in level.targets]
-    if known in sources or variable in sources:
-        raise GradientsRefused(
-            f"the program changes the geometry of {known.name if known else 'a result'} and lets it require grad",
-            where=None,
-            remedy="do either outside, or compute with a new tensor",
-        )
-    return True
-
-
 def _loses_history(scope: Scope, known: Input) -> bool:
     """Whether the program detaches ``known``, and gives it another history then."""
     if known.edge is None or known.was_leaf or known.base_edge is not None:
@@ -240,14 +220,15 @@ def _loses_history(scope: Scope, known: Input) -> bool:
 
 
 def _leaf_results(scope: Scope) -> list[str]:
-    leaves = [leaf for leaf in new_leaves(scope.capture, scope.replay) if not _is_turned(scope, leaf)]
+    turned = turned_leaves(scope)
+    leaves = [leaf for leaf in new_leaves(scope.capture, scope.replay) if leaf not in turned]
     return [f"{scope.variables[leaf]}.requires_grad_()" for leaf in leaves]
 
 
 def _hooks(scope: Scope) -> list[str]:
     """The hooks that the program registers on tensors of the caller."""
-    late = begin_turned(scope)
-    return [line for known in scope.inputs if known.variable not in late for line in emit_hooks_on(scope, known)]
+    turned = turned_leaves(scope)
+    return [line for known in scope.inputs if known.variable not in turned for line in emit_hooks_on(scope, known)]
 
 
 def _early(scope: Scope, calls: list[Call]) -> list[str]:

@@ -9,13 +9,15 @@ def f(x, y):                       arg0.set_(arg1)
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
-from purefx.analysis.gradients import is_moved
+from purefx.analysis.gradients import begins, is_moved, new_leaves
 from purefx.capture.captured import Input
-from purefx.capture.recording import Variable
-from purefx.functional.signature import RootInput
+from purefx.capture.recording import Call, DataAccess, Effect, Variable
+from purefx.functional.signature import RootInput, WrittenOutput
+from purefx.operators import aten
 from purefx.runtime.differentiable import same_edge
-from purefx.runtime.epilogue import emit_calls, fetch_storages
+from purefx.runtime.epilogue import emit_calls, fetch_storages, first_view
 from purefx.runtime.scope import Scope, makers_of
 from purefx.runtime.support import set_versions
 
@@ -25,18 +27,67 @@ def emit_moved_leaves(scope: Scope) -> list[str]:
 
     With those come the statements that make what they take, and the views of the leaves that are older.
     """
-    moved = {known.variable for known in scope.inputs if is_moved(scope.capture, known)}
+    moved, statements = {k.variable for k in scope.inputs if is_moved(scope.capture, k)}, scope.replay.statements
+    early = _run_early(scope, statements[: _behind_turns(statements, moved)], moved)
+    return [*_keep_edges(scope), *early, *_set_back(scope, moved)]
+
+
+def _behind_turns(statements: Sequence[Call], moved: set[Variable]) -> int:
+    """The position in ``statements`` behind all that turn ``moved`` tensors."""
+    return max((i + 1 for i, call in enumerate(statements) if moved & {o.variable for o in call.written}), default=0)
+
+
+def emit_turned_leaves(scope: Scope, begun: Mapping[Variable, list[str]]) -> list[str]:
+    """The statements that turn what begins to require grad then, where the program computes with it.
+
+    It begins by those in ``begun``.  With them come the views that are older than that.
+    """
+    lines: list[str] = []
     statements = scope.replay.statements
-    last = max((i for i, call in enumerate(statements) if moved & {o.variable for o in call.written}), default=-1)
+    for leaf, turned in turned_leaves(scope).items():
+        if is_source(scope, leaf):
+            stop = max(_behind_turns(statements, turned), first_view(scope, leaf, statements))
+            lines += [*_run_early(scope, statements[:stop], turned), *begun[leaf]]
+    return lines
+
+
+def _run_early(scope: Scope, calls: Sequence[Call], moved: Collection[Variable]) -> list[str]:
+    """Those of ``calls`` by which ``moved`` tensors, and views of them, become what they are."""
     wanted = set(moved)
-    for call in statements[: last + 1]:
+    for call in calls:
         if wanted & {o.variable for o in call.operands}:
             wanted |= {o.variable for o in call.outputs}
-    early = makers_of(statements[: last + 1], wanted, written=True)
+    early = [call for call in makers_of(calls, wanted, written=True) if call not in scope.early]
     scope.early.update(early)
     storages = fetch_storages(scope) if early else []
-    made = [*_keep_edges(scope), *_keep_former(scope, moved), *storages, *emit_calls(scope, early)]
-    return [*made, *_set_back(scope, moved)]
+    return [*_keep_former(scope, moved), *storages, *emit_calls(scope, early)]
+
+
+def turned_leaves(scope: Scope) -> dict[Variable, set[Variable]]:
+    """The leaves that have got another geometry before they began to require grad, and what was turned for that.
+
+    That is the tensor or a view of it.  PyTorch refuses to change the geometry of a leaf that requires grad, and of its
+    views.
+    """
+    turning = (Effect.GEOMETRY, Effect.STORAGE)
+    changes = (c for c in scope.replay.statements if c.effect in turning and c.op is not DataAccess.SWAP)
+    changes = (c for c in changes if c.modes.grad or c.op is aten.resize_.default)
+    written = {o.variable for call in changes for o in call.written}
+    leaves = [*(k.variable for k in scope.inputs if begins(k)), *new_leaves(scope.capture, scope.replay)]
+    found = {leaf: {v for v in written if scope.counters.root(v) in _family(scope, leaf)} for leaf in leaves}
+    return {leaf: turned for leaf, turned in found.items() if turned}
+
+
+def _family(scope: Scope, leaf: Variable) -> set[Variable]:
+    """``leaf``, and the tensors of the caller that are views of it."""
+    known = next((known for known in scope.inputs if known.variable is leaf), None)
+    return {leaf, *(k.variable for k in scope.inputs if known is not None and k.fake._base is known.fake)}
+
+
+def is_source(scope: Scope, leaf: Variable) -> bool:
+    """Whether the call is a function of ``leaf``."""
+    sources = [t.source for level in (scope.joint.levels if scope.joint else ()) for t in level.targets]
+    return any(leaf is (source.variable if isinstance(source, Input) else source) for source in sources)
 
 
 def _set_back(scope: Scope, moved: set[Variable]) -> list[str]:
@@ -59,12 +110,14 @@ def _keep_edges(scope: Scope) -> list[str]:
     return [f"{name} = {edge}({scope.inputs[known]})" for known, name in scope.left.items()]
 
 
-def _keep_former(scope: Scope, moved: set[Variable]) -> list[str]:
-    """Statements that name what the backward needs of the memory of such leaves as they were."""
+def _keep_former(scope: Scope, moved: Collection[Variable]) -> list[str]:
+    """Statements that name the memory of ``moved`` tensors as they were: what the backward needs, or is written."""
     kept = () if scope.joint is None else scope.joint.residuals.values()
-    bases = dict.fromkeys(source.root.base for source in kept if isinstance(source, RootInput))
+    needed = [source.root.base for source in kept if isinstance(source, RootInput)]
+    written = (output.root for output in scope.functional.outputs if isinstance(output, WrittenOutput))
+    needed += [member for root in written for member in root.members]
     lines = []
-    for known in [base for base in bases if base is not None and base.variable in moved]:
+    for known in [known for known in dict.fromkeys(needed) if known is not None and known.variable in moved]:
         scope.former[known] = scope.unique(f"{scope.inputs[known]}_former", "former")
         lines.append(f"{scope.former[known]} = {scope.inputs[known]}.detach()")
     return lines

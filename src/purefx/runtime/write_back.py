@@ -70,7 +70,8 @@ def _target(scope: Scope, root: Root, region: Region) -> str:
         chain = chain_between(member.before, region) if includes(member.before, region) else None
         if chain is not None:
             data = ".data" * (uncounted or member.tensor.is_inference())
-            return chained(scope, f"{scope.inputs[member]}{data}{spell_physical(member.before)}", chain)
+            name = scope.former.get(member, scope.inputs[member])
+            return chained(scope, f"{name}{data}{spell_physical(member.before)}", chain)
     data = ".data" * (uncounted or root.members[0].tensor.is_inference())
     name = f"{scope.roots[root]}{data}{spell_physical(root.region)}"
     chain = chain_between(root.region, region)
