@@ -277,6 +277,36 @@ def an_argument_is_written_and_turned_past_autograd(a: Tensor, w: Tensor) -> Any
     return a * 2
 
 
+@programs(lambda: (alive(3, 4), leaf(4)))
+def an_argument_is_written_past_autograd_and_shows_less_and_is_written(a: Tensor, w: Tensor) -> Any:
+    a.data.add_(3)
+    a.as_strided_((3,), (2,), 2)
+    a.mul_(w[1:])
+    return a * 2
+
+
+@programs(lambda: ((a := alive(3, 4)), a.detach(), leaf(4)))
+def what_shares_memory_is_written_after_an_argument_was_written_and_turned(a: Tensor, b: Tensor, w: Tensor) -> Any:
+    a.mul_(w)
+    d = a.detach()
+    with torch.no_grad():
+        a.as_strided_((1, 2), (2, 1), 1)
+    d.add_(1)
+    b.add_(1)
+    return a * 2
+
+
+@programs(lambda: (alive(3, 4), leaf(4)))
+def an_argument_is_written_and_shows_less_and_is_written_and_turned(a: Tensor, w: Tensor) -> Any:
+    row = a[0]
+    a.mul_(w)
+    a.as_strided_((2,), (1,), 2)
+    u = a[:1]
+    a.mul_(w[:2])
+    a.unsqueeze_(0)
+    return a * 2, row, u, a[0]
+
+
 @programs(lambda: ((base := alive(3, 4)), base[1], leaf(4)))
 def a_row_is_written_by_itself_and_then_its_base_shows_less(a: Tensor, row: Tensor, w: Tensor) -> Any:
     row.mul_(w)

@@ -61,7 +61,7 @@ class Backward:
 def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutput]) -> tuple[Slot, ...]:
     """The ``outputs`` whose values autograd sees."""
     fakes = fakes_of(capture, replay)
-    turns = infer_turns(capture.recording)
+    turns = infer_turns(capture.recording, capture.inputs)
     slots: list[Slot] = []
     for output in outputs:
         match output:
@@ -74,7 +74,7 @@ def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutpu
                 elif fake is not None and edge_of(fake) is not None and not fake.is_leaf:
                     slots.append(_turned(Slot(output, fake), turns.get(variable, Turns()), replay))
             case WrittenOutput(shown=shown) if shown is not None:
-                slots.append(Slot(output, shown.fake, shown.behind, shown.left))
+                slots.append(Slot(output, shown.fake, shown.behind, shown.left, shown.early))
             case _:
                 continue
     known = {*(i.variable for i in capture.inputs), *(b.variable for b in replay.bases)}
@@ -118,7 +118,7 @@ def _turned(slot: Slot, changes: Turns, replay: Replay) -> Slot:
 
 def _are_first(changes: Turns, slot: Slot, replay: Replay) -> bool:
     """Whether the early ``changes`` are the first that happens to the output of ``slot``; none leaves its memory."""
-    if any(call.effect is Effect.STORAGE or len(call.operands) > 1 for call in (*changes.early, *changes.last)):
+    if not changes.is_alone:
         return False
     variable = changes.early[0].written[0].variable
     using = tuple(call for call in replay.statements if any(o.variable is variable for o in call.operands))

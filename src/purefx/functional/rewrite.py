@@ -259,7 +259,7 @@ class Rewriter:
         """What is written to the caller's memory."""
         outputs: list[tuple[ForwardOutput, Any]] = []
         seen: set[tuple[Region, Shown | None]] = set()
-        changes = infer_changes(self._recording)
+        changes = infer_changes(self._recording, self._inputs)
         for root, content in self.roots:
             for region in self.memory.written(content):
                 for part, shown in seen_by_autograd(root, region, changes):

@@ -10,7 +10,7 @@ The decision is taken after the recording, so it knows every region that the pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,12 +18,13 @@ from torch.autograd.graph import GradientEdge
 
 from purefx.analysis.gradients import is_changed
 from purefx.capture.captured import Input
-from purefx.capture.edges import edge_behind, has_lost_history
+from purefx.capture.edges import base_of, edge_behind, has_lost_history
 from purefx.capture.recording import Call, DataAccess, Effect, Recording, Region, Storage, Variable, geometry_of
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.functional.regions import chain_between, disjoint, includes, once
 from purefx.layout import Geometry, has_internal_overlap, holds
+from purefx.operators import aten
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +68,11 @@ class Turns:
     late: bool = True
 
     @property
+    def is_alone(self) -> bool:
+        """Whether nothing but the tensor itself and its memory as it is takes part in these."""
+        return not any(c.effect is Effect.STORAGE or len(c.operands) > 1 for c in (*self.early, *self.last))
+
+    @property
     def nodes(self) -> int:
         """How many of the last ones autograd has seen: each is a node."""
         return sum(call.modes.grad for call in self.last)
@@ -81,30 +87,34 @@ class Turns:
 class Changes:
     """The variables that the program writes with gradients on, or gives another geometry.
 
-    With those that it writes are those that they are views of.  ``late`` are those that it turns after all of its
-    writes to their memory.
+    With those that it writes are those that they are views of.
     """
 
     writing: frozenset[Variable]
     turned: frozenset[Variable]
-    late: dict[Variable, Turns]
+    turns: dict[Variable, Turns]
+
+    def late(self, variable: Variable) -> Turns | None:
+        """The changes of geometry of ``variable`` that it turns after all of its writes to its memory, if it does."""
+        turns = self.turns.get(variable)
+        return turns if turns is not None and turns.late else None
 
 
-def infer_changes(recording: Recording) -> Changes:
+def infer_changes(recording: Recording, inputs: Sequence[Input]) -> Changes:
     """What ``recording`` does to the histories of its variables."""
-    turns = infer_turns(recording)
+    turns = infer_turns(recording, inputs)
     turned = frozenset(v for v, changes in turns.items() if any(c.modes.grad for c in (*changes.early, *changes.last)))
-    late = {variable: changes for variable, changes in turns.items() if changes.late}
-    return Changes(_writing_variables(recording), turned, late)
+    return Changes(_writing_variables(recording), turned, turns)
 
 
-def infer_turns(recording: Recording) -> dict[Variable, Turns]:
+def infer_turns(recording: Recording, inputs: Sequence[Input]) -> dict[Variable, Turns]:
     """The changes of geometry of each variable that has any."""
     found: dict[Variable, Turns] = {}
+    family_of = _families(recording, inputs)
     for call in recording:
         if call.effect is Effect.WRITE and call.modes.grad and found:
-            memory = {o.region.storage for o in (*call.operands, *call.written)}
-            for variable in [variable for variable in found if variable.first.storage in memory]:
+            families = {family_of(o.variable) for o in call.written}
+            for variable in [variable for variable in found if family_of(variable) in families]:
                 changes = found[variable]
                 found[variable] = Turns((), (*changes.early, *changes.last), late=False)
         for operand in call.written if call.effect in (Effect.GEOMETRY, Effect.STORAGE) else ():
@@ -112,6 +122,24 @@ def infer_turns(recording: Recording) -> dict[Variable, Turns]:
             other = isinstance(call.op, DataAccess) or call.effect is Effect.STORAGE or len(call.operands) > 1
             found[operand.variable] = Turns((*before.last, call), before.early, before.late and not other)
     return found
+
+
+def _families(recording: Recording, inputs: Sequence[Input]) -> Callable[[Variable], Variable | int]:
+    """What tells for each variable whose views it is one of: such variables have a part in one history."""
+    bases = {known.variable: id(base_of(known.fake)) for known in inputs}
+    parents: dict[Variable, Variable] = {}
+    for call in recording:
+        if call.effect is Effect.VIEW and call.op not in (aten.detach.default, DataAccess.READ):
+            for output in call.outputs:
+                if output.variable not in bases and output.variable is not call.operands[0].variable:
+                    parents.setdefault(output.variable, call.operands[0].variable)
+
+    def family_of(variable: Variable) -> Variable | int:
+        while variable in parents:
+            variable = parents[variable]
+        return bases.get(variable, variable)
+
+    return family_of
 
 
 def _writing_variables(recording: Recording) -> frozenset[Variable]:
@@ -134,13 +162,15 @@ def _writing_variables(recording: Recording) -> frozenset[Variable]:
 class Shown:
     """The tensor by which autograd is shown a write: ``source``, or its ``_base``; ``before`` is what it showed.
 
-    Where the program has turned it later, the write lies ``behind`` so many nodes of its history.
+    Where the program has turned it later, the write lies ``behind`` so many nodes of its history.  ``early`` are the
+    changes of its geometry before the write, after which it showed ``before``.
     """
 
     source: Input
     of_base: bool
     before: Region
     behind: int | None = None
+    early: tuple[Call, ...] = ()
 
     @property
     def left(self) -> GradientEdge | None:
@@ -168,7 +198,7 @@ def seen_by_autograd(root: Root, region: Region, changes: Changes) -> list[tuple
     changed = [m for m in root.members if is_changed(m)]
     overlapping = [m for m in changed if region.geometry.is_empty or not disjoint(m.before, region)]
     for member in overlapping or [m for m in changed if m.variable in writing and m.fake._base is not None]:
-        families.setdefault(id(_base_of(member.fake)), []).append(member)
+        families.setdefault(id(base_of(member.fake)), []).append(member)
     written = [
         family
         for family in families.values()
@@ -189,30 +219,33 @@ def _seen_by_family(family: list[Input], region: Region, changes: Changes) -> li
     ways = [Shown(m, of_base=False, before=m.before) for m in members if not has_lost_history(m.fake)]
     bases = [m for m in members if m.fake._base is not None and m.fake._base.requires_grad]
     ways += [Shown(m, of_base=True, before=_base_region(m)) for m in bases]
-    turned = [variable for variable, turns in changes.late.items() if turns.unseen]
+    turned = [variable for variable, turns in changes.turns.items() if turns.late and turns.unseen]
     ways = [way for way in ways if way.of_base or way.source.variable not in turned]
     for way in ways:
         if way.before.dtype == region.dtype and _leads(way, region):
             return [(region, way)]
-    return [_before_it_turned(member, changes) or _whole(member, ways) for member in members]
+    return [_between_turns(member, changes) or _whole(member, ways) for member in members]
 
 
 def _is_written_behind(member: Input, changes: Changes) -> bool:
     """Whether a write (of a custom function, seen as one) lies behind the turns of ``member`` in its history."""
-    turns = changes.late.get(member.variable) if member.fake._base is None else None
+    turns = changes.late(member.variable) if member.fake._base is None else None
     return turns is not None and (
         member.edge is None or edge_behind(member.fake, turns.nodes).node is not member.edge.node
     )
 
 
-def _before_it_turned(member: Input, changes: Changes) -> tuple[Region, Shown | None] | None:
-    """All that ``member`` showed before the program turned it, where that came after all writes; unseen if none is."""
-    before = member.before
-    turns = changes.late.get(member.variable) if member.fake._base is None else None
-    if turns is None or before != before.physical or once(before.geometry) != before.geometry:
+def _between_turns(member: Input, changes: Changes) -> tuple[Region, Shown | None] | None:
+    """All that ``member``, which the program has turned, showed when it was last written; unseen if it never was."""
+    turns = changes.turns.get(member.variable) if member.fake._base is None else None
+    if turns is None or not turns.is_alone:
         return None
-    seen = _is_written_behind(member, changes)
-    return before, None if not seen else Shown(member, of_base=False, before=before, behind=turns.nodes)
+    region = turns.early[-1].written[0].region if turns.early else member.before
+    if region != region.physical or once(region.geometry) != region.geometry or has_internal_overlap(region.geometry):
+        return None
+    seen = bool(turns.early) or _is_written_behind(member, changes)
+    behind = turns.nodes if turns.last else None
+    return region, None if not seen else Shown(member, of_base=False, before=region, behind=behind, early=turns.early)
 
 
 def _whole(member: Input, ways: list[Shown]) -> tuple[Region, Shown]:
@@ -245,22 +278,22 @@ def seen_without_elements(
     recording: Recording, roots: Iterable[Root], ways: Iterable[Shown], changes: Changes
 ) -> Iterable[tuple[Root, Region, Shown]]:
     """The writes to no element at all that autograd sees, of tensors that none of ``ways`` shows a write of."""
-    shown = {id(_base_of(way.fake)) for way in ways}
+    shown = {id(base_of(way.fake)) for way in ways}
     calls = [call for call in recording if call.effect is Effect.WRITE and call.modes.grad]
     empty = dict.fromkeys(o.region for call in calls for o in call.written if o.region.geometry.is_empty)
     for root in roots if empty else ():
         for member in root.members:
-            if id(_base_of(member.fake)) not in shown and is_changed(member):
-                family = [m for m in root.members if _base_of(m.fake) is _base_of(member.fake)]
+            if id(base_of(member.fake)) not in shown and is_changed(member):
+                family = [m for m in root.members if base_of(m.fake) is base_of(member.fake)]
                 region = next((r for r in empty if r.storage is root.region.storage), None)
                 seen = [] if region is None else _seen_by_family(family, region, changes)
                 yield from ((root, part, way) for part, way in seen if way is not None)
-                shown.update(id(_base_of(way.fake)) for _, way in seen if way is not None)
+                shown.update(id(base_of(way.fake)) for _, way in seen if way is not None)
 
 
 def check_seen(recording: Recording, inputs: Sequence[Input], ways: Iterable[Shown]) -> None:
     """Raise GradientsRefused where no way of ``ways`` gives an input the history that the program has given it."""
-    shown = {id(_base_of(way.fake)) for way in ways}
+    shown = {id(base_of(way.fake)) for way in ways}
     for known in inputs:
         if not is_changed(known):
             continue
@@ -271,16 +304,12 @@ def check_seen(recording: Recording, inputs: Sequence[Input], ways: Iterable[Sho
         moved = known.before.storage is not known.after.storage and any(
             o.variable is known.variable and o.region.storage is known.after.storage for o in written
         )
-        if moved or not (id(_base_of(known.fake)) in shown or turned):
+        if moved or not (id(base_of(known.fake)) in shown or turned):
             raise GradientsRefused(
                 f"the program writes to {known.name} after it has let it show other memory (set_, x.data = y)",
                 where=None,
                 remedy="write to a copy of it, or under torch.no_grad()",
             )
-
-
-def _base_of(fake: torch.Tensor) -> torch.Tensor:
-    return fake if fake._base is None else fake._base
 
 
 def _is_swapped(member: Input) -> bool:

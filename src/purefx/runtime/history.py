@@ -37,7 +37,13 @@ from purefx.operators import aten
 from purefx.runtime.differentiable import Saved, record, same_edge
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.hooks import emit_hooks_between, emit_hooks_on, emit_late_hooks
-from purefx.runtime.moved_leaves import emit_moved_leaves, emit_turned_leaves, is_source, turned_leaves
+from purefx.runtime.moved_leaves import (
+    emit_early_turns,
+    emit_moved_leaves,
+    emit_turned_leaves,
+    is_source,
+    turned_leaves,
+)
 from purefx.runtime.saved import holder_of, spell_saved
 from purefx.runtime.scope import Scope, indented, makers_of
 from purefx.runtime.support import set_versions
@@ -49,7 +55,7 @@ def emit_history(scope: Scope) -> list[str]:
     """Statements after the graph has run: the outputs that autograd sees become functions of the targets."""
     before, after = _changes_of_leaves(scope)
     lines = [*_hooks(scope), *before, *emit_moved_leaves(scope), *emit_turned_leaves(scope, _begin(scope))]
-    lines += [*_leaf_results(scope), *_aliases(scope), *_early_turns(scope)]
+    lines += [*_leaf_results(scope), *_aliases(scope), *emit_early_turns(scope)]
     if scope.joint is not None:
         lines += [
             x for i, level in enumerate(scope.joint.levels) if not level.depth for x in _record(scope, scope.joint, i)
@@ -273,14 +279,6 @@ def _aliases(scope: Scope) -> list[str]:
     lines = _early(scope, calls)
     _make_again(scope, calls, made)
     return [*lines, *(f"{scope.variables[leaf]}.requires_grad_()" for leaf in leaves)]
-
-
-def _early_turns(scope: Scope) -> list[str]:
-    """The changes of geometry that come before the last write to what they change, which gets its history by that."""
-    slots = [slot for level in (scope.joint.levels if scope.joint else ()) for slot in level.slots]
-    calls = [call for slot in slots for call in slot.early]
-    scope.early.update(calls)
-    return emit_calls(scope, calls)
 
 
 def _make_again(scope: Scope, calls: list[Call], aliases: set[Variable]) -> None:

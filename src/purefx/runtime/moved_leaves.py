@@ -51,6 +51,21 @@ def emit_turned_leaves(scope: Scope, begun: Mapping[Variable, list[str]]) -> lis
     return lines
 
 
+def emit_early_turns(scope: Scope) -> list[str]:
+    """The statements that turn what is written last after that: it gets its history by the write."""
+    lines: list[str] = []
+    for slot in [slot for level in (scope.joint.levels if scope.joint else ()) for slot in level.slots if slot.early]:
+        turned = {slot.early[0].written[0].variable}
+        known = next((known for known in scope.inputs if known.variable in turned), None)
+        if known is not None and known.edge is not None and known not in scope.earlier:
+            scope.earlier[known] = scope.unique(f"{scope.inputs[known]}_before", "before")
+            edge = scope.speller.name("same_edge", same_edge)
+            lines.append(f"{scope.earlier[known]} = {edge}({scope.inputs[known]})")
+        stop = scope.replay.statements.index(slot.early[-1]) + 1
+        lines += _run_early(scope, scope.replay.statements[:stop], turned)
+    return lines
+
+
 def _run_early(scope: Scope, calls: Sequence[Call], moved: Collection[Variable]) -> list[str]:
     """Those of ``calls`` by which ``moved`` tensors, and views of them, become what they are."""
     wanted = set(moved)

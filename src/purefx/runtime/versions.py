@@ -118,6 +118,7 @@ def _emit_early(scope: Scope, needed: set[Variable]) -> list[str]:
     Rule: those whose geometry changes, and views of them, are made when it does.
     """
     changes = (c for c in scope.replay.statements if c.effect in (Effect.GEOMETRY, Effect.STORAGE))
+    changes = (c for c in changes if c not in scope.early)
     changed = {o.variable for call in changes for o in (*call.operands, *call.written)}
     wanted: set[Variable] = set()
     for variable in needed:
