@@ -307,6 +307,24 @@ def an_argument_is_written_and_shows_less_and_is_written_and_turned(a: Tensor, w
     return a * 2, row, u, a[0]
 
 
+@programs(lambda: (alive(3, 3), leaf(3, 3)))
+def a_piece_is_taken_of_what_is_turned_before_a_write(a: Tensor, w: Tensor) -> Any:
+    a.mul_(w)
+    a.t_()
+    piece = a.unbind()[0]
+    a.mul_(3)
+    return piece
+
+
+@programs(lambda: (alive(3, 3), leaf(3, 3)))
+def a_part_is_written_of_what_shows_less(a: Tensor, w: Tensor) -> Any:
+    y = w * a.data
+    a.as_strided_((2, 2), (1, 2), 1)
+    a[0] = w[0, :2]
+    a.data.mul_(4)
+    return a, y
+
+
 @programs(lambda: ((base := alive(3, 4)), base[1], leaf(4)))
 def a_row_is_written_by_itself_and_then_its_base_shows_less(a: Tensor, row: Tensor, w: Tensor) -> Any:
     row.mul_(w)

@@ -49,7 +49,8 @@ class Slot:
     @property
     def region(self) -> Region:
         """What the output shows where gradients enter."""
-        return self.early[-1].written[0].region if self.early else self.output.region
+        turned = self.early and not isinstance(self.output, WrittenOutput)
+        return self.early[-1].written[0].region if turned else self.output.region
 
     @property
     def is_held(self) -> bool:

@@ -216,7 +216,7 @@ def _seen_by_family(family: list[Input], region: Region, changes: Changes) -> li
     left = [Shown(member, of_base=False, before=member.before) for member in members if member.left is not None]
     if left:
         return [(way.before, way) for way in left]
-    ways = [Shown(m, of_base=False, before=m.before) for m in members if not has_lost_history(m.fake)]
+    ways = [_own_way(m, changes) for m in members if not has_lost_history(m.fake)]
     bases = [m for m in members if m.fake._base is not None and m.fake._base.requires_grad]
     ways += [Shown(m, of_base=True, before=_base_region(m)) for m in bases]
     turned = [variable for variable, turns in changes.turns.items() if turns.late and turns.unseen]
@@ -225,6 +225,12 @@ def _seen_by_family(family: list[Input], region: Region, changes: Changes) -> li
         if way.before.dtype == region.dtype and _leads(way, region):
             return [(region, way)]
     return [_between_turns(member, changes) or _whole(member, ways) for member in members]
+
+
+def _own_way(member: Input, changes: Changes) -> Shown:
+    """The way by ``member`` itself: as it was before the call, or between two of its turns."""
+    _, shown = _between_turns(member, changes) or (None, None)
+    return shown if shown is not None and shown.early else Shown(member, of_base=False, before=member.before)
 
 
 def _is_written_behind(member: Input, changes: Changes) -> bool:
@@ -269,7 +275,7 @@ def _base_region(member: Input) -> Region:
 
 def _leads(way: Shown, region: Region) -> bool:
     """Whether ``region`` is a view of what ``way`` shows, before the call and after, without repeated elements."""
-    after = way.before if way.of_base or _is_swapped(way.source) else way.source.after
+    after = way.before if way.of_base or way.early or _is_swapped(way.source) else way.source.after
     repeats = once(way.before.geometry) != way.before.geometry or has_internal_overlap(region.geometry)
     return not repeats and _has(way.before, region) and _has(after, region)
 

@@ -68,10 +68,8 @@ def _residual(scope: Scope, joint: Joint, source: RootInput | SymbolInput | Forw
     instead must not be written either.
     """
     match source:
-        case RootInput(root=root) if root.base in scope.former:
-            return scope.former[root.base]
         case RootInput(root=root):
-            return f"{scope.roots[root]}{_way_to_save(scope, joint, root)}"
+            return f"{scope.former.get(root.base, scope.roots[root])}{_way_to_save(scope, joint, root)}"
         case SymbolInput(symbol=symbol):
             return scope.speller.expression(symbol)
         case ResultOutput(variable) | BaseOutput(variable):
