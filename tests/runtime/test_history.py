@@ -376,6 +376,17 @@ def a_view_keeps_what_was_written_to_its_base_and_another_does_not(
     return a * w, c * 2, y
 
 
+@programs(lambda: ((base := torch.ones(6, requires_grad=True)).view(6), base))
+def a_view_that_was_used_after_a_write_lives_on_when_its_leaf_is_none_any_more(a: Tensor, b: Tensor) -> Any:
+    old = a[1:]
+    with torch.no_grad():
+        b.mul_(2)
+    y = a * 3
+    row = a[1:]
+    b.detach_()
+    return y, a * 2, row, old, b * 3, b[1:]
+
+
 @programs(lambda: (alive(4), leaf(4)))
 def views_of_what_was_written_live_on_when_it_is_detached(a: Tensor, w: Tensor) -> Any:
     lost = a[2:]

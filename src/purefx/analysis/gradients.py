@@ -101,7 +101,7 @@ def is_changed(known: Input) -> bool:
         return False
     base, before = fake._base, known.base_edge
     if base is not None and is_leaf(base):
-        return keeps_write(known)
+        return keeps_write(known) and leaf_behind(fake) is not base
     after = edge_of(fake if base is None else base)
     before = known.edge if base is None else before
     return after is not None and (before is None or after.node is not before.node)
@@ -244,7 +244,7 @@ def _shows_what_is_detached(capture: Capture, known: Input) -> bool:
     has none is taken once the base is detached.
     """
     base = next((other for other in capture.inputs if other.fake is known.fake._base), None)
-    if base is None or not is_detached(base):
+    if base is None or not (is_detached(base) or ends(base)):
         return True
     kept = {other.variable for other in capture.inputs if keeps_write(other)}
     given = {other.variable for other in capture.inputs}

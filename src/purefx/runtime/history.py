@@ -139,7 +139,7 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
             after.append(f"{name}.detach_()")
         if begun and known.variable not in turned:
             before += [*emit_plain_views(scope, known), f"{name}.requires_grad_()"]
-        elif ends(known) and not ended:
+        elif ends(known) and not ended and not _is_detached_late(scope, known):
             after.append(f"{name}.requires_grad_(False)")
     return before, after
 
@@ -172,8 +172,10 @@ def late_views(scope: Scope) -> list[Call]:
 
 
 def _is_detached_late(scope: Scope, known: Input) -> bool:
-    if known.left is not None or not is_detached(known) or begins(known):
-        return known.left is not None
+    if known.left is not None or ends(known):
+        return known.left is not None or bool(_kept_views(scope, known))
+    if not is_detached(known) or begins(known):
+        return False
     changes = [call for call in scope.replay.statements if any(o.variable is known.variable for o in call.written)]
     sized = any(call.op is aten.resize_.default for call in changes)  # of what has no history
     return bool(_kept_views(scope, known)) or any(call.effect is Effect.GEOMETRY and not sized for call in changes)
