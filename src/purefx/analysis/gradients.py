@@ -216,7 +216,7 @@ def _loses_views(capture: Capture, known: Input) -> bool:
     kept = {other.variable for other in capture.inputs if keeps_write(other)}
     sources = {r: _source_of(r.variable, capture) for r in late}
     return any(
-        source in (None, known.variable) or not (source in kept or leads_nowhere(r.fake))
+        not (has_lost_history(r.fake) or (source is not None and (source in kept or leads_nowhere(r.fake))))
         for r, source in sources.items()
     )
 

@@ -15,7 +15,7 @@ from purefx.analysis.replay import Replayed
 from purefx.autodiff.backward import fakes_of
 from purefx.autodiff.targets import Alias
 from purefx.capture.captured import Input, TensorResult
-from purefx.capture.edges import is_begun, leads_to, leaf_behind
+from purefx.capture.edges import is_begun, leads_nowhere, leads_to, leaf_behind
 from purefx.capture.recording import Call, DataAccess, Effect, Variable
 from purefx.functional.roots import written_regions
 from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
@@ -79,7 +79,18 @@ def _taken_first(scope: Scope, result: TensorResult) -> Variable | None:
     if known.left is not None and leads_to(result.fake, {known.left.node}):
         return None
     again = begins(known) and leaf_behind(result.fake) is known.fake
-    return result.variable if (is_detached(known) or ends(known)) and not again else None
+    if again or not (is_detached(known) or ends(known)):
+        return None
+    return _older_part(scope, result.variable) if leads_nowhere(result.fake) else result.variable
+
+
+def _older_part(scope: Scope, variable: Variable) -> Variable:
+    """The last of the views from the root to ``variable`` that is older than the last write; else ``variable``."""
+    makers = {o.variable: call for call in scope.replay.statements for o in call.outputs}
+    part = variable
+    while part in makers and not scope.counters.is_older(makers[part]):
+        part = makers[part].operands[0].variable
+    return part if part in makers else variable
 
 
 def emit_older_views(scope: Scope) -> list[str]:
