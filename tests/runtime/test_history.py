@@ -337,6 +337,24 @@ def a_row_is_written_by_itself_and_then_its_base_shows_less(a: Tensor, row: Tens
 
 
 @programs(lambda: (alive(2, 3),))
+def a_view_of_ones_own_is_used_of_what_was_written_and_detached(a: Tensor) -> Any:
+    view = Shown.apply(a)
+    a.mul_(2)
+    a.detach_()
+    return view * 3
+
+
+@programs(lambda: (alive(2, 3),))
+def views_of_ones_own_and_pieces_are_older_than_a_write_to_what_is_detached(a: Tensor) -> Any:
+    view, piece = Shown.apply(a), a.unbind()[0]
+    row = view[0]
+    a.mul_(2)
+    y = a * 2
+    a.detach_()
+    return row, view, piece, y, a[0]
+
+
+@programs(lambda: (alive(2, 3),))
 def views_are_taken_of_one_that_has_lost_its_history(b: Tensor) -> Any:
     turned, row, used = b.t(), b[1], b[0]
     b.detach_()

@@ -17,7 +17,15 @@ from typing import Any
 import torch
 from torch.overrides import enable_reentrant_dispatch
 
-from purefx._torch import FakeTensor, count_writes_together, counting_with, is_piece, without_modes, without_overrides
+from purefx._torch import (
+    FakeTensor,
+    count_writes_together,
+    counting_with,
+    is_from_function,
+    is_piece,
+    without_modes,
+    without_overrides,
+)
 from purefx.capture.edges import base_of, has_history_apart
 from purefx.capture.effects import written_lists, written_tensors
 from purefx.capture.given import Given, tensors_of
@@ -195,7 +203,8 @@ def _strays(call: Call) -> bool:
 
 def _may_be_left(view: torch.Tensor) -> bool:
     """Whether the history of ``view`` is made anew after a write, and its base may be detached before that."""
-    return view.requires_grad and not has_history_apart(view) and not is_piece(view)
+    made_anew = not (is_piece(view) or is_from_function(view))  # of these autograd raises, base or no base
+    return view.requires_grad and not has_history_apart(view) and made_anew
 
 
 def _is_seen(given: Given) -> bool:

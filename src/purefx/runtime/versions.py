@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from purefx._torch import is_from_function
 from purefx.analysis.gradients import begins, ends, is_detached, new_leaves, results_of
 from purefx.analysis.replay import Replayed
 from purefx.autodiff.backward import fakes_of
 from purefx.autodiff.targets import Alias
 from purefx.capture.captured import Input, TensorResult
-from purefx.capture.edges import is_begun, leads_nowhere, leads_to, leaf_behind
+from purefx.capture.edges import has_lost_history, is_begun, leads_nowhere, leads_to, leaf_behind
 from purefx.capture.recording import Call, DataAccess, Effect, Variable
 from purefx.functional.roots import written_regions
 from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope, makers_of
-from purefx.runtime.support import set_versions
+from purefx.runtime.support import from_function, set_versions
 
 
 def emit_remembering(scope: Scope) -> list[str]:
@@ -50,8 +51,12 @@ def emit_first_versions(scope: Scope) -> list[str]:
 
 def emit_first_views(scope: Scope) -> list[str]:
     """The views that were taken before what they show had a history, or while it had one."""
-    found = (_taken_first(scope, result) for result, _ in results_of(scope.capture, scope.replay))
-    return _emit_early(scope, {variable for variable in found if variable is not None})
+    found = {result: _taken_first(scope, result) for result, _ in results_of(scope.capture, scope.replay)}
+    lines = _emit_early(scope, {variable for variable in found.values() if variable is not None})
+    lost = [r for r, v in found.items() if r.variable is v and is_from_function(r.fake) and has_lost_history(r.fake)]
+    pairs = {scope.variables[r.variable]: scope.variables[scope.counters.root(r.variable)] for r in lost}
+    function = scope.speller.name("from_function", from_function) if pairs else ""
+    return [*lines, *(f"{view} = {function}({view}, {base})" for view, base in pairs.items())]
 
 
 def emit_plain_views(scope: Scope, known: Input) -> list[str]:
