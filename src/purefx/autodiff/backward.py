@@ -20,6 +20,7 @@ from torch.autograd.graph import GradientEdge, Node
 from purefx._torch import count_writes_together, saved_by, without_modes
 from purefx.analysis.gradients import has_own_history, is_detached, keeps_write, results_of
 from purefx.analysis.replay import Replay
+from purefx.analysis.turns import Turns, infer_turns
 from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.edges import edge_left, edge_of, is_beginning, is_begun, is_leaf, leads_to, leaf_behind
@@ -29,7 +30,6 @@ from purefx.capture.recording import Call, Effect, Operand, Recording, Region, S
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.functional.regions import chain_between
-from purefx.functional.roots import Turns, infer_turns
 from purefx.functional.signature import BaseOutput, ForwardOutput, ResultOutput, WrittenOutput
 from purefx.layout import Geometry
 from purefx.operators import apply_chain

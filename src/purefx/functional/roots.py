@@ -10,21 +10,21 @@ The decision is taken after the recording, so it knows every region that the pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.autograd.graph import GradientEdge
 
 from purefx.analysis.gradients import is_changed
+from purefx.analysis.turns import Turns, infer_turns
 from purefx.capture.captured import Input
 from purefx.capture.edges import base_of, edge_behind, has_lost_history
-from purefx.capture.recording import Call, DataAccess, Effect, Recording, Region, Storage, Variable, geometry_of
+from purefx.capture.recording import Call, Effect, Recording, Region, Storage, Variable, geometry_of
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.functional.regions import chain_between, disjoint, includes, once
 from purefx.layout import Geometry, has_internal_overlap, holds
-from purefx.operators import aten
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,33 +57,6 @@ def infer_roots(recording: Recording, inputs: Sequence[Input]) -> tuple[Root, ..
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
-    """The changes of geometry since the last write to the memory that autograd has seen, and the ``early`` ones.
-
-    ``late`` tells that there are none of these, and that it is the memory that it was.
-    """
-
-    last: tuple[Call, ...] = ()
-    early: tuple[Call, ...] = ()
-    late: bool = True
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether nothing but the tensor itself and its memory as it is takes part in these."""
-        return not any(c.effect is Effect.STORAGE or len(c.operands) > 1 for c in (*self.early, *self.last))
-
-    @property
-    def nodes(self) -> int:
-        """How many of the last ones autograd has seen: each is a node."""
-        return sum(call.modes.grad for call in self.last)
-
-    @property
-    def unseen(self) -> int:
-        """How many of the last ones it has not."""
-        return len(self.last) - self.nodes
-
-
-@dataclass(frozen=True, slots=True)
 class Changes:
     """The variables that the program writes with gradients on, or gives another geometry.
 
@@ -105,41 +78,6 @@ def infer_changes(recording: Recording, inputs: Sequence[Input]) -> Changes:
     turns = infer_turns(recording, inputs)
     turned = frozenset(v for v, changes in turns.items() if any(c.modes.grad for c in (*changes.early, *changes.last)))
     return Changes(_writing_variables(recording), turned, turns)
-
-
-def infer_turns(recording: Recording, inputs: Sequence[Input]) -> dict[Variable, Turns]:
-    """The changes of geometry of each variable that has any."""
-    found: dict[Variable, Turns] = {}
-    family_of = _families(recording, inputs)
-    for call in recording:
-        if call.effect is Effect.WRITE and call.modes.grad and found:
-            families = {family_of(o.variable) for o in call.written}
-            for variable in [variable for variable in found if family_of(variable) in families]:
-                changes = found[variable]
-                found[variable] = Turns((), (*changes.early, *changes.last), late=False)
-        for operand in call.written if call.effect in (Effect.GEOMETRY, Effect.STORAGE) else ():
-            before = found.get(operand.variable, Turns())
-            other = isinstance(call.op, DataAccess) or call.effect is Effect.STORAGE or len(call.operands) > 1
-            found[operand.variable] = Turns((*before.last, call), before.early, before.late and not other)
-    return found
-
-
-def _families(recording: Recording, inputs: Sequence[Input]) -> Callable[[Variable], Variable | int]:
-    """What tells for each variable whose views it is one of: such variables have a part in one history."""
-    bases = {known.variable: id(base_of(known.fake)) for known in inputs}
-    parents: dict[Variable, Variable] = {}
-    for call in recording:
-        if call.effect is Effect.VIEW and call.op not in (aten.detach.default, DataAccess.READ):
-            for output in call.outputs:
-                if output.variable not in bases and output.variable is not call.operands[0].variable:
-                    parents.setdefault(output.variable, call.operands[0].variable)
-
-    def family_of(variable: Variable) -> Variable | int:
-        while variable in parents:
-            variable = parents[variable]
-        return bases.get(variable, variable)
-
-    return family_of
 
 
 def _writing_variables(recording: Recording) -> frozenset[Variable]:
