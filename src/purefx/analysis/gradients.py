@@ -13,7 +13,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge
 
-from purefx.analysis.replay import Fresh, How, Replay, gives_memory
+from purefx.analysis.replay import Fresh, How, Replay
 from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.edges import (
     arrivals,
@@ -157,8 +157,7 @@ def is_moved(capture: Capture, known: Input) -> bool:
     """
     if known.edge is None or not known.was_leaf or not is_begun(known.fake):
         return False
-    changes = (c for c in capture.recording if any(o.variable is known.variable for o in c.written))
-    if known.before.dtype != known.after.dtype or gives_memory(changes):
+    if known.before.dtype != known.after.dtype or known.variable in capture.recording.moved:
         return True
     if known.before == known.after:
         return False

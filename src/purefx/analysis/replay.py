@@ -14,7 +14,6 @@ inside has its last size from the start, so that no statement gives it another.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,8 +89,7 @@ def infer_replay(capture: Capture) -> Replay:
     hows: dict[int, How] = {id(r): _how(r, own, shared, turned, reached) for r in results}
     for known in capture.inputs:
         turns = _is_turned(known.variable, known.fake, history)
-        changes = history.changes.get(known.variable, ())
-        turns = turns or (known.edge is not None and known.was_leaf and gives_memory(changes))
+        turns = turns or (known.edge is not None and known.was_leaf and known.variable in capture.recording.moved)
         if known.after != known.before or known.variable in history.resized or turns:
             reached.add(known.variable)
     statements = tuple(call for call in capture.recording if call in reached.calls)
@@ -101,11 +99,6 @@ def infer_replay(capture: Capture) -> Replay:
         statements,
         tuple(reached.bases.values()),
     )
-
-
-def gives_memory(changes: Iterable[Call]) -> bool:
-    """Whether one of ``changes`` of a tensor gives it memory, be it the same: gradients arrive elsewhere after that."""
-    return any(str(call.op).startswith("aten.set_.") for call in changes)
 
 
 def _is_turned(variable: Variable, fake: torch.Tensor, history: _History) -> bool:

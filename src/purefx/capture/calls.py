@@ -47,6 +47,8 @@ class Calls:
             resized=outcome.change.resized,
         )
         self._recording.calls.append(call)
+        if call.effect in (Effect.GEOMETRY, Effect.STORAGE) and str(op).startswith("aten.set_."):
+            self._recording.moved.update(o.variable for o in call.written)
         return call
 
     def change(self, op: OpOverload, known: Facts, given: Given) -> Change:

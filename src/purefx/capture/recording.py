@@ -189,7 +189,7 @@ class Recording:
     """All calls of a run, in order.
 
     ``producers`` maps a region to the call and the operand that first showed it: the program's own way from
-    one region of a storage to another.
+    one region of a storage to another.  ``moved`` are the variables that ``set_`` has given memory, be it the same.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -197,6 +197,7 @@ class Recording:
     variables: list[Variable] = field(default_factory=list)
     producers: dict[Region, tuple[Call, int]] = field(default_factory=dict)
     regions: dict[Storage, dict[Region, None]] = field(default_factory=dict)
+    moved: set[Variable] = field(default_factory=set)
 
     def __iter__(self) -> Iterator[Call]:
         return iter(self.calls)
