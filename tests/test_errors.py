@@ -235,34 +235,6 @@ def test_memory_that_is_given_away_with_its_history_is_not_detached() -> None:
     assert "gives another tensor the memory of args[0]" in error.what
 
 
-class Seen(torch.autograd.Function):
-    """A view as a function of one's own."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        """Return a view of ``x``."""
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """Pass the gradient on."""
-        return gradient
-
-
-@pytest.mark.parametrize("made", ["leaf", "alive"])
-def test_a_view_of_ones_own_function_is_not_returned_of_what_is_written_and_detached(made: str) -> None:
-    def program(x: Tensor) -> Any:
-        view = Seen.apply(x)  # type: ignore[no-untyped-call]
-        x.detach().mul_(2)
-        x.detach_()
-        return view
-
-    x = torch.ones(4, requires_grad=True)
-    error = refusal(program, x if made == "leaf" else x * 1)
-    assert isinstance(error, errors.GradientsRefused)
-    assert "detaches it and returns a view of it" in error.what
-
-
 def test_a_write_to_other_memory_than_the_history_is_of_is_refused() -> None:
     def program(x: Tensor, y: Tensor) -> None:
         x.data = y

@@ -618,32 +618,6 @@ def views_are_hooked_between_writes(a: Tensor, row: Tensor, rows: Tensor, w: Ten
     return y, row * w, rows * 2
 
 
-# ---- views of what shows other memory since
-
-
-def swapped() -> tuple[Tensor, Tensor]:
-    """A view of a base that has been given other memory."""
-    base = alive(3, 4)
-    view = base.view(-1)
-    base.data = ramp(3, 4)
-    return view, base
-
-
-@programs(swapped)
-def a_view_is_used_whose_base_shows_other_memory(view: Tensor, base: Tensor) -> Any:
-    return view * 2, base * 3, view[1:], view.view(3, 4) * base
-
-
-@pytest.mark.parametrize("written", [0, 1], ids=["the view", "the base"])
-def test_a_write_is_refused_to_a_view_whose_base_shows_other_memory(written: int) -> None:
-    def f(*tensors: Tensor) -> Tensor:
-        tensors[written].mul_(2)
-        return tensors[0] * 3
-
-    with pytest.raises(GradientsRefused, match="shows other memory now than the tensor whose history it has"):
-        purefx.trace(f, *swapped())
-
-
 # ---- lazily conjugated aliases
 
 

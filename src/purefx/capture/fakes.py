@@ -29,6 +29,7 @@ from purefx._torch import (
 )
 from purefx.capture.edges import give_history, has_lost_history, is_bare_view, is_begun, is_leaf, is_view_without_grad
 from purefx.capture.recording import Region, geometry_of
+from purefx.errors import GradientsRefused
 from purefx.layout import Geometry, Int, identity, is_symbolic, reify_dtype
 from purefx.layout.symbols import hint
 from purefx.operators import apply_chain, aten
@@ -111,10 +112,14 @@ class FakeFactory:
 
     def _swapped_view(self, base: torch.Tensor, tensor: torch.Tensor, geometry: Geometry, name: str) -> torch.Tensor:
         """A view of ``base`` that shows other memory: ``x.data = y`` leaves its base and its history as they are."""
-        with torch.set_grad_enabled(not is_view_without_grad(tensor)):
-            view = base.as_strided(geometry.sizes, (0,) * len(geometry.sizes), base.storage_offset())
+        if tensor.requires_grad:
+            raise GradientsRefused(
+                f"{name} was a view of the history that it has, and shows other memory now",
+                where=None,
+                remedy="pass a copy of it",
+            )
+        view = base.view(base.shape)
         view.data = self._by_itself(tensor, geometry)
-        copy_view_rules(view, tensor)
         return view
 
     def _by_itself(self, tensor: torch.Tensor, geometry: Geometry) -> torch.Tensor:

@@ -30,7 +30,7 @@ from purefx.capture.edges import base_of, has_history_apart
 from purefx.capture.effects import written_lists, written_tensors
 from purefx.capture.given import Given, tensors_of
 from purefx.capture.recording import Call, Effect, Variable
-from purefx.capture.renewal import Older, Stray, renew, settle, shows_its_base, turn
+from purefx.capture.renewal import Older, Stray, renew, settle, turn
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.layout import covers
@@ -147,8 +147,6 @@ class Histories:
         for view in views:
             if id(view) not in counting:
                 continue
-            if seen and view._base is not None and any(view is x for x in written):
-                shows_its_base(view, view._base)
             stray = type(view) is Stray
             if type(view) is FakeTensor and _may_be_left(view):
                 view.__class__ = Older

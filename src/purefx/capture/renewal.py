@@ -110,10 +110,8 @@ def settle(tensor: torch.Tensor, *, counted: bool = False) -> None:
         if kind is not Older:
             renew(tensor, later=-1 if kind is Turned or counted else 0)
             return
-        base = tensor._base
-        if base is None or not shows_its_base(tensor, base):
-            return
-        if has_history_apart(tensor) and has_lost_history(tensor):
+        base = tensor._base if has_history_apart(tensor) else None
+        if base is not None and _shows_its_base(tensor, base) and has_lost_history(tensor):
             _forget(tensor, base, later=0)
 
 
@@ -134,7 +132,7 @@ def renew(view: torch.Tensor, *, later: int) -> None:
     """
     base = None if view.is_inference() else view._base
     apart = has_history_apart(view)
-    if base is None or (apart and (is_leaf(view) or is_from_function(view))) or not shows_its_base(view, base):
+    if base is None or (apart and (is_leaf(view) or is_from_function(view))) or not _shows_its_base(view, base):
         return
     if apart:
         _forget(view, base, later=max(later, 0))
@@ -165,7 +163,7 @@ def _replace(view: torch.Tensor, make: Callable[[], torch.Tensor], *, later: int
     set_version(view, version)
 
 
-def shows_its_base(view: torch.Tensor, base: torch.Tensor) -> bool:
+def _shows_its_base(view: torch.Tensor, base: torch.Tensor) -> bool:
     """Whether ``view`` still shows memory of ``base``; refuses where the history of one that does not is at stake."""
     if storage_key(view) == storage_key(base):
         return True
