@@ -1,8 +1,11 @@
 """What a graph computes for nothing, or twice, or dearly: derivatives and batches of programs are full of it.
 
-mul(x, 1)   pow(x, 1)   clone(x)   view(x, sizes of x)          x
-t(x) ... t(x)                                                   the first of them
-bmm(a, b) with a: [n, m, 1], b: [n, 1, p]                       mul(a, b)
+    mul(x, 1)   pow(x, 1)   clone(x)   view(x, sizes of x)          x
+    t(x) ... t(x)                                                   the first of them
+    ones(8)                                                         made once for all calls
+    bmm(a, b) with a: [n, m, 1], b: [n, 1, p]                       mul(a, b)
+
+Nothing here is done to memory that an output has, or in a graph that writes.
 """
 
 from __future__ import annotations

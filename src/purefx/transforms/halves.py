@@ -26,14 +26,13 @@ from purefx.transforms.programs import Fixed, Program, Wrt, fakes_like, plain
 class Halves:
     """A program in two, for gradients that are asked for later.
 
-    ``forward`` returns the outputs, then residuals; ``backward`` takes those and what it ``reads`` of the inputs and
-    the cotangents, by their positions, and returns the gradients.  The inputs ``saved`` are those that eager has saved,
-    and those that it reads.
+    ``forward`` returns the outputs, then residuals; ``backward`` takes those and what it reads of the inputs and the
+    cotangents, and returns the gradients.  The inputs ``saved`` are those that eager has saved, and those that this
+    reads.
     """
 
     forward: Program
-    backward: Program
-    reads: tuple[int, ...]
+    backward: Backward
     saved: frozenset[int]
 
 
@@ -66,7 +65,6 @@ def _split(program: Program, wrt: Wrt, inputs: Tensors) -> Halves | None:
     halves = Halves(
         Forward(program, pieces, known),
         Backward(program, wrt, pieces, reads),
-        reads,
         pieces.saved.union(i for i in reads if i < program.arity),
     )
     for half in (halves.forward, halves.backward):
@@ -92,7 +90,10 @@ class Forward(Fixed):
 
 
 class Backward(Fixed):
-    """The part of a `Joint` of ``of`` that computes gradients, of residuals first and of what it ``reads`` then."""
+    """The part of a `Joint` of ``of`` that computes gradients, of residuals first and then of what it ``reads``.
+
+    Those are positions among the inputs and the cotangents.
+    """
 
     def __init__(self, of: Program, wrt: Wrt, pieces: Split, reads: tuple[int, ...]) -> None:
         gradients, count = of.vjp(wrt), pieces.residuals

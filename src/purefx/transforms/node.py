@@ -122,7 +122,8 @@ def _differentiable(
             found = level.ask(program.jvp(tuple(level.tangents)), (*level.held, *level.held_tangents))
         elif level.wrt and served is None and (halves := _halves(level)) is not None:
             found = level.ask(halves.forward, level.held)
-            kept = Served(halves.backward, halves.reads, halves.saved, found[len(program.inexact) :], level.number)
+            backward, residuals = halves.backward, found[len(program.inexact) :]
+            kept = Served(backward, backward.reads, halves.saved, residuals, level.number)
         else:
             found = level.ask(program, level.held, served)
     if not level.wrt and not level.tangents:
