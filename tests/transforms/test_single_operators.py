@@ -13,6 +13,7 @@ from torch import Tensor
 import purefx
 
 Function = Callable[..., Any]
+leaves_of = torch.utils._pytree.tree_leaves
 X = torch.linspace(-1.0, 1.0, 48, dtype=torch.float64).sin().view(2, 4, 6)
 
 
@@ -249,3 +250,26 @@ def test_batch_normalisation_is_done_for_all_examples_at_once(dims: tuple[int | 
             warnings.simplefilter("error")  # PyTorch tells where it runs one after the other
             found = torch.func.vmap(compiled, dims)(*chosen)
         torch.testing.assert_close(list(found), expected)
+
+
+def normalised_by_given(x: Tensor, weight: Tensor, mean: Tensor) -> Tensor:
+    variance = mean.square() + 0.5
+    y = torch.nn.functional.batch_norm(x, mean, variance, weight, weight.cos(), training=False)
+    return y.relu_().sin().sum()
+
+
+@pytest.mark.parametrize("dims", [(0, None, None), (None, 0, None), (0, 0, 0), (None, None, 0)])
+@pytest.mark.parametrize("dtypes", [(torch.float64, torch.float64), (torch.bfloat16, torch.float32)])
+def test_normalisation_by_given_statistics(dims: tuple[int | None, ...], dtypes: tuple[torch.dtype, ...]) -> None:
+    given = X.to(dtypes[0]), X[0, :2].to(dtypes[1]), X[1, :2].to(dtypes[1])
+    chosen = [x if dim == 0 else x[0] for x, dim in zip(given, dims, strict=True)]
+    rows = [[x if dim is None else x[i] for x, dim in zip(chosen, dims, strict=True)] for i in range(2)]
+    gradient = torch.func.grad(normalised_by_given, (0, 1))
+
+    def second(*args: Tensor) -> Any:
+        return torch.func.jvp(lambda *own: gradient(*own, args[2]), args[:2], tuple(x.cos() for x in args[:2]))[1]
+
+    for f in (normalised_by_given, gradient, second):
+        expected = [leaves_of(f(*row)) for row in rows]
+        found = leaves_of(torch.func.vmap(purefx.compile(f), dims)(*chosen))
+        torch.testing.assert_close(found, [torch.stack(column) for column in zip(*expected, strict=True)])

@@ -27,6 +27,7 @@ from purefx.layout import Geometry, reify
 from purefx.operators import aten
 from purefx.transforms.foreign import foreign_memory
 from purefx.transforms.levels import batch_levels
+from purefx.transforms.normalization import RULES as NORMALIZATION
 
 
 def batchable(functional: FunctionalGraph, randomness: str) -> Callable[..., tuple[torch.Tensor, ...]]:
@@ -359,6 +360,7 @@ _FREE: dict[Any, Callable[..., Any]] = {
     aten.linalg_lu_solve.default: _lu_solve,
     aten.select_scatter.default: _select_scatter,
     operator.getitem: operator.getitem,
+    **NORMALIZATION,
 }
 """Operators that vmap refuses in some layouts, or has no rule for, or a wrong one, as others."""
 
