@@ -66,3 +66,15 @@ def test_the_gradient_of_what_is_shared_is_counted_once() -> None:
     xs, w = torch.rand(3, 2), torch.rand(4, requires_grad=True)
     _, total = SYSTEMS["inside"](shared_sum, 0)(xs, w)
     torch.testing.assert_close(torch.autograd.grad(total, w)[0], torch.ones(4))
+
+
+def test_a_parameter_in_whose_place_another_is_read_has_no_batch() -> None:
+    linear = torch.nn.Linear(2, 2)
+    shared = {name: x.detach() for name, x in linear.named_parameters()}
+
+    def f(x: Tensor, parameters: dict[str, Tensor]) -> Any:
+        return torch.func.functional_call(linear, parameters, (x,)), parameters["weight"].sum()
+
+    xs = torch.rand(3, 2)
+    expected = torch.func.vmap(f, (0, None), (0, None))(xs, shared)
+    torch.testing.assert_close(torch.func.vmap(purefx.compile(f), (0, None), (0, None))(xs, shared), expected)

@@ -25,9 +25,11 @@ UNREAD = -1
 def infer_origins(capture: Capture, roots: Sequence[Root]) -> dict[Storage, Origin]:
     """What each storage of a run is computed of; the inputs of the program are ``roots``."""
     found: dict[Storage, Origin] = {}
+    taken = {operand.variable for call in capture.recording for operand in (*call.operands, *call.written)}
     for known in capture.inputs:
         places = frozenset(i for i, root in enumerate(roots) if known in root.members)
-        _add(found, known.before.storage, places or frozenset({UNREAD}))
+        unread = {UNREAD} if known.variable in taken else ()
+        _add(found, known.before.storage, places or frozenset(unread))
     for call in capture.recording:
         origin = _origin(call, found)
         for operand in (*call.outputs, *call.written):
