@@ -7,26 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from purefx.pipeline import run_stages
 from purefx.runtime.runner import build_runner
 from tests.functional.kinds import Function, Programs, ramp
+from tests.support.running import Running
 
 programs = Programs()
 aten = torch.ops.aten
-
-
-class Recorded(TorchDispatchMode):
-    """The operators that run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ops: list[Any] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.ops.append(func)
-        return func(*args, **(kwargs or {}))
 
 
 @programs(lambda: (ramp(3, 4), ramp(4)))
@@ -57,19 +45,19 @@ def test_the_runner_runs_the_operators_of_the_graph(name: str) -> None:
     program = programs[name]
     functional = run_stages(program.function, program.make(), {}, dynamic=False).functional
     run, args = build_runner(functional), program.make()
-    with Recorded() as recorded:
+    with Running() as running:
         run(*args)
-    assert recorded.ops == [n.target for n in functional.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
+    assert running.ops == [n.target for n in functional.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
 
 
 def ops_run(function: Function, *args: Tensor, unseen: bool = False) -> list[str]:
     """The names of the operators that the runner runs for ``function``, whose values are those of eager."""
     run = build_runner(run_stages(function, args, {}, dynamic=False).functional, unseen=unseen)
-    with Recorded() as recorded:
+    with Running() as running:
         found = run(*args)
     expected = function(*args)
     assert all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(found, expected, strict=True))
-    return [str(op).removeprefix("aten.") for op in recorded.ops]
+    return running.names
 
 
 def test_what_gives_its_operand_back_is_not_run() -> None:
@@ -113,3 +101,36 @@ def test_a_small_constant_is_made_once_unless_it_is_an_output() -> None:
     made = ["ones.default", "zeros.default", "zeros.default"]
     assert [op for op in ops_run(function, ramp(3)) if op in made] == made
     assert [op for op in ops_run(function, ramp(3), unseen=True) if op in made] == made[1:]
+
+
+def test_what_is_computed_with_elementwise_alone_is_not_expanded() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        mean, row = (x.sum().expand(3, 4) / 2).neg(), x.sum(1, keepdim=True).expand(3, 4)
+        return mean * x, x - row
+
+    ops = ops_run(function, ramp(3, 4))
+    assert ops == ["sum.default", "div.Tensor", "neg.default", "sum.dim_IntList", "mul.Tensor", "sub.Tensor"]
+
+
+def test_what_is_read_by_others_or_decides_the_layout_is_expanded() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        returned, read, dense = (n.expand(3, 4) / 2 for n in (x.sum(), x.mean(), x.amax()))
+        wide = x.amin().double().expand(3, 4)
+        return returned, returned * x, read.exp() * x, dense * x.t().contiguous().t(), wide * x
+
+    assert ops_run(function, ramp(3, 4)).count("expand.default") == 4
+
+
+def test_a_sum_whose_dimensions_are_left_out_again_keeps_none() -> None:
+    def summed(dims: list[int], *sizes: int) -> int:
+        return len(ops_run(lambda x: (x.sum(dims, keepdim=True).view(sizes).sqrt(),), ramp(3, 4)))
+
+    assert summed([0], 4) == summed([-1], 3) == summed([0, 1]) == 2
+    assert summed([0], 2, 2) == summed([0], 4, 1) == 3
+    assert summed([], 1, 1) == 2
+
+
+def test_a_cast_is_one_operator() -> None:
+    assert ops_run(lambda x: ((x > 1).to(torch.float64), x.to(torch.int32)), ramp(3)) == [
+        "gt.Scalar", "_to_copy.default", "_to_copy.default",
+    ]  # fmt: skip

@@ -2,6 +2,7 @@
 
     mul(x, 1)   pow(x, 1)   clone(x)   view(x, sizes of x)          x
     t(x) ... t(x)                                                   the first of them
+    mul(div(expand(x), 2), y)                                       mul(div(x, 2), y)
     ones(8)                                                         made once for all calls
     bmm(a, b) with a: [n, m, 1], b: [n, 1, p]                       mul(a, b)
 
@@ -24,6 +25,12 @@ from purefx.operators import aten, facts, is_repeatable
 
 _BY_ONE = frozenset({aten.div.Scalar, aten.div.Tensor, aten.mul.Scalar, aten.mul.Tensor, aten.pow.Tensor_Scalar})
 """Operators that give their first operand back where the second is one: exactly so, if they are real."""
+
+_TOGETHER = frozenset({aten.add.Tensor, aten.div.Tensor, aten.mul.Tensor, aten.sub.Tensor})
+"""Operators that expand one operand to the sizes of the other."""
+
+_OF_EACH = frozenset({aten.div.Scalar, aten.mul.Scalar, aten.neg.default})
+"""Operators of one tensor that round each element once, if at all."""
 
 _AS_IT_IS = frozenset({aten._unsafe_view.default, aten.clone.default, aten.expand.default, aten.view.default})
 """Operators that give the elements of their first operand, in their order."""
@@ -51,6 +58,69 @@ def repeated(functional: FunctionalGraph) -> dict[fx.Node, fx.Node]:
         if same is not None and same is not node:
             found[node] = same
     return found
+
+
+def unexpanded(functional: FunctionalGraph, same: dict[fx.Node, fx.Node]) -> dict[fx.Node, fx.Node]:
+    """Of expansions what they expand, where that gives the same results; none of what is the ``same`` as others.
+
+    Law: it is read by elementwise operators alone, in the end together with a tensor that lies as their result.
+    """
+    inside = {*_not_apart(functional)} - {*same, *same.values()}
+    found: dict[fx.Node, fx.Node] = {}
+    for node in functional.graph.nodes:
+        if (
+            node.target is aten.expand.default
+            and node in inside
+            and _is_expanded_later(node, inside, functional.values)
+        ):
+            of = same.get(node.args[0], node.args[0])
+            found[node] = found.get(of, of)
+    return found
+
+
+def _is_expanded_later(node: fx.Node, inside: set[fx.Node], values: dict[fx.Node, Value]) -> bool:
+    """Whether all that reads ``node`` gives the same if that is not expanded."""
+    return bool(node.users) and all(
+        _is_expanded_later(user, inside, values)
+        if _is_of_each(user) and user in inside
+        else user.target in _TOGETHER and _lies_as_another(user, node, values)
+        for user in node.users
+    )
+
+
+def _is_of_each(node: fx.Node) -> bool:
+    """Whether ``node`` computes of one tensor the same of an element wherever it is."""
+    return node.target in _OF_EACH or (node.target in _TOGETHER and isinstance(node.args[1], int | float))
+
+
+def _lies_as_another(user: fx.Node, node: fx.Node, values: dict[fx.Node, Value]) -> bool:
+    """Whether ``user`` computes of ``node`` and one more tensor, which has its dtype and its geometry."""
+    others = [x for x in user.all_input_nodes if x is not node]
+    same_dtype = values[node].dtype == values[user].dtype
+    return len(others) == 1 and others[0] in values and same_dtype and _look_the_same(values[others[0]], values[user])
+
+
+def squeezed(functional: FunctionalGraph, same: dict[fx.Node, fx.Node]) -> dict[fx.Node, fx.Node]:
+    """Of views the sums that they are of, where they leave out the dimensions that those have kept; none of ``same``.
+
+    view(sum(x: [4, 3], [0], keepdim=True), [3])     sum(x, [0])     the gradient of a bias
+    """
+    values, others = functional.values, {*same, *same.values()}
+    return {
+        user: node
+        for node in functional.graph.nodes
+        if node.target is aten.sum.dim_IntList and node.args[2:] == (True,) and not node.kwargs and node in values
+        if node.args[1]  # or it sums over all
+        for user in node.users
+        if len(node.users) == 1 and user.target is aten.view.default and others.isdisjoint((node, user))
+        if values[user].geometry.is_static and values[node].geometry.is_static
+        if list(user.args[1]) == _without(values[node].geometry.sizes, node.args[1])
+    }
+
+
+def _without(sizes: tuple[Any, ...], dims: Any) -> list[Any]:
+    dropped = {dim % max(len(sizes), 1) for dim in dims}
+    return [size for i, size in enumerate(sizes) if i not in dropped]
 
 
 def _not_apart(functional: FunctionalGraph) -> list[fx.Node]:

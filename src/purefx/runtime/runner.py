@@ -23,7 +23,7 @@ import torch
 from torch import fx
 
 from purefx._torch import OpOverload, find_overload, overload_packet, schema_of
-from purefx.functional.shortcuts import constants, is_outer_product, repeated
+from purefx.functional.shortcuts import constants, is_outer_product, repeated, squeezed, unexpanded
 from purefx.functional.signature import FunctionalGraph
 from purefx.operators import aten, facts
 from purefx.runtime.spelling import METHODS, Speller, spell_slice
@@ -34,16 +34,24 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten.bmm.default: torch.bmm,
     aten.cat.default: torch.cat,
     aten.cos.default: torch.cos,
+    aten.div.Scalar: torch.div,
     aten.div.Tensor: torch.div,
+    aten.eq.Scalar: torch.eq,
     aten.eq.Tensor: torch.eq,
     aten.exp.default: torch.exp,
     aten.gather.default: torch.gather,
+    aten.ge.Scalar: torch.ge,
+    aten.gt.Scalar: torch.gt,
     aten.index_select.default: torch.index_select,
+    aten.le.Scalar: torch.le,
+    aten.lt.Scalar: torch.lt,
     aten.masked_fill.Scalar: torch.masked_fill,
     aten.mean.default: torch.mean,
     aten.mean.dim: torch.mean,
     aten.mm.default: torch.mm,
+    aten.mul.Scalar: torch.mul,
     aten.mul.Tensor: torch.mul,
+    aten.ne.Scalar: torch.ne,
     aten.neg.default: torch.neg,
     aten.pow.Tensor_Scalar: torch.pow,
     aten.relu.default: torch.relu,
@@ -57,7 +65,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten.tanh.default: torch.tanh,
     aten.where.self: torch.where,
 }
-"""Functions of several overloads, each of which runs the very one for every argument that that takes."""
+"""Functions of several overloads, each of which runs that one, or for a number the one that PyTorch runs for it."""
 
 _WRITES = {aten.copy_.default: "copy_", aten.index_copy_.default: "index_copy_", aten.add_.Tensor: "add_"}
 _DOC = "Runs the functional graph."
@@ -68,8 +76,8 @@ def build_runner(functional: FunctionalGraph, *, boxed: bool = False, unseen: bo
     """A function with the signature of the graph of ``functional`` that runs it.
 
     A ``boxed`` one takes a list instead, and clears it, so that each value can be let go after its last use.  What is
-    `repeated` is computed once.  An ``unseen`` one, which no tracer sees, keeps `constants`, and computes what
-    `is_outer_product` by elements.
+    `repeated` is computed once, what is `unexpanded` stays small, and what is `squeezed` is summed so.  An ``unseen``
+    one, which no tracer sees, keeps `constants`, and computes what `is_outer_product` by elements.
     """
     writer = _RunnerWriter(functional, boxed=boxed, unseen=unseen)
     source = writer.source()
@@ -106,7 +114,11 @@ class _RunnerWriter:
         self._boxed = boxed
         self._constants = constants(functional) if unseen else {}
         self._unseen = unseen
-        self._same = repeated(functional)
+        same = repeated(functional)
+        views = squeezed(functional, same)
+        self._squeezed = frozenset(views.values())
+        same = {**same, **views}
+        self._same = {**same, **unexpanded(functional, same)}
         self.speller = Speller({})
         self._names: dict[fx.Node, str] = {}
 
@@ -140,7 +152,7 @@ class _RunnerWriter:
         return f"{self._name(node)} = {expression}" if node.users else expression
 
     def _expression(self, node: fx.Node) -> str:
-        args = [self._spell(x) for x in node.args]
+        args = [self._spell(x) for x in (node.args[:2] if node in self._squeezed else node.args)]
         kwargs = [f"{name}={self._spell(x)}" for name, x in node.kwargs.items()]
         if node.target is operator.getitem:
             return f"{args[0]}[{args[1]}]"
@@ -152,8 +164,19 @@ class _RunnerWriter:
         method = METHODS.get(target) or _WRITES.get(target)
         if method is not None:
             return f"{args[0]}.{method}({', '.join([*args[1:], *kwargs])})"
+        if self._is_cast(node):
+            wanted = [self._spell(node.kwargs[name]) for name in ("device", "dtype") if name in node.kwargs]
+            return f"{args[0]}.to({', '.join(wanted)})"
         name = self.speller.name(getattr(target, "__name__", str(target)), function_of(target))
         return f"{name}({', '.join([*args, *kwargs])})"
+
+    def _is_cast(self, node: fx.Node) -> bool:
+        """Whether ``node`` copies a tensor because it is of another dtype, and asks for nothing besides."""
+        if node.target is not aten._to_copy.default or not node.kwargs.keys() <= {"device", "dtype", "layout"}:
+            return False
+        before, after = (self._functional.values.get(x) for x in (node.args[0], node))  # type: ignore[arg-type]  # or None
+        layout = node.kwargs.get("layout") in (None, torch.strided)
+        return layout and before is not None and after is not None and before.dtype != after.dtype
 
     def _sizes(self, node: fx.Node) -> Any:
         """The sizes of the tensor that ``node`` is a view of, where they are known."""
