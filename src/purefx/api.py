@@ -268,12 +268,16 @@ class GradientProgram(Compiled):
         return super().__call__(leaves, tangents, () if is_transforming() else kept)
 
     def stages(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stages:
-        """What a call is captured as, with what was kept in the place of what would be computed again."""
+        """What a call is captured as, with what was kept in the place of what would be computed again.
+
+        What was kept is computed by the graph of the function, and is like that at every call.
+        """
         stages = super().stages(args, kwargs)
         first = len(stages.capture.flat.leaves) - len(args[2])
         sources = [(x.sources[0], x) for x in stages.capture.inputs]
         given = {s.index - first: x for s, x in sources if isinstance(s, Leaf) and s.index >= first}
-        return replace(stages, functional=self._kept.used(stages.functional, given))
+        alike = frozenset(x for i, x in given.items() if i in self._kept.alike)
+        return replace(stages, functional=self._kept.used(stages.functional, given), alike=alike)
 
 
 def explain(function: Callable[..., Any], *args: Any, partition: Partition = "default", **kwargs: Any) -> Explanation:

@@ -16,11 +16,11 @@ from purefx._torch import outside_transforms, pytree, without_modes
 from purefx.analysis.gradients import check_gradients
 from purefx.analysis.replay import Replay, infer_replay
 from purefx.autodiff.backward import Pattern
-from purefx.autodiff.derived import Gradient, Tensors, gradient_of, present_inputs
+from purefx.autodiff.derived import Gradient, gradient_of, present_inputs
 from purefx.autodiff.joint import Joint, derive, functionalize_jointly
 from purefx.autodiff.levels import Level
 from purefx.autodiff.partition import Partition
-from purefx.capture.captured import Capture, name_of, without_effects
+from purefx.capture.captured import Capture, Input, name_of, without_effects
 from purefx.capture.fakes import has_symbols
 from purefx.capture.session import capture
 from purefx.capture.translation import NEEDS_DATA
@@ -71,12 +71,13 @@ Again = Callable[[Gradient, Kept], Gradient]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stages:
-    """What each stage made of one call, in order."""
+    """What each stage made of one call, in order.  Its inputs ``alike`` are such at every call."""
 
     capture: Capture
     replay: Replay
     functional: Functional
     joint: Joint | None = None
+    alike: frozenset[Input] = frozenset()
 
 
 def run_stages(
@@ -91,15 +92,15 @@ def run_stages(
     """Capture a call of ``function`` and make its functional graph; the arguments are only read.
 
     Sizes that are symbols of a tracer stay symbols, though it is not ``dynamic``.
-    ``partition`` decides what is kept for the backward.  Without ``effects`` what the program writes and keeps is left
-    out: raises GradientsRefused if it matters.
+    ``partition`` decides what is kept for the backward.  Without ``effects`` only the values of the results are wanted,
+    and what the program writes and keeps is left out: raises GradientsRefused if it matters.
     """
     try:
         dynamic = dynamic or any(map(has_symbols, pytree.tree_leaves((args, kwargs))))
         with ONE_AT_A_TIME, _no_collections(), outside_transforms():
             captured = capture(function, args, kwargs, dynamic=dynamic, known=find_number)
             captured = captured if effects else without_effects(captured)
-            replay = infer_replay(captured)
+            replay = infer_replay(captured, values=not effects)
             check_gradients(captured)
             return Stages(captured, replay, *functionalize_jointly(captured, replay, partition, effects=effects))
     except NEEDS_DATA as error:
@@ -141,7 +142,7 @@ def _wrapper(
 ) -> Wrapper:
     joint = stages.joint
     if joint is None:
-        return build_wrapper(stages.capture, stages.replay, functional, run_graph)
+        return build_wrapper(stages.capture, stages.replay, functional, run_graph, alike=stages.alike)
 
     def derived(level: Level, pattern: Pattern) -> BackwardGraph:
         with ONE_AT_A_TIME:
@@ -149,31 +150,31 @@ def _wrapper(
         run = _boxed(stages, graph, engine.compilers)
         return backward_graph(joint, level, graph, run, composed(engine, stages.capture, graph, run))
 
-    modules = ModuleGuard.of(stages.capture.modules)
+    unchanged = partial(_check_unchanged, ModuleGuard.of(stages.capture.modules))
 
     def differentiated(level: Level, pattern: Pattern) -> Gradient:
         sources = [joint.residuals[name] for name, value in joint.kept(level).items() if value is not None]
         computed = {i: x for i, x in enumerate(sources) if not isinstance(x, RootInput | SymbolInput)}
         kept = Kept.of(stages.functional, list(computed.values()))
-        gradient = again(gradient_of(stages.capture, level, pattern), kept)
-
-        def checked(leaves: tuple[Any, ...], tangents: Tensors, saved: Tensors) -> tuple[torch.Tensor | None, ...]:
-            if modules.holds():
-                return gradient(leaves, tangents, tuple([saved[i].detach() for i in computed]))
-            name, asked = modules.changed()
-            raise GradientsRefused(
-                f"the gradient of a gradient runs the forward again, and {name} has changed since the call ({asked})",
-                where=None,
-                remedy="take the gradient before train(), eval() or a change of the module",
-            )
-
-        return checked
+        gradient = again(gradient_of(stages.capture, level, pattern, unchanged), kept)
+        return lambda leaves, tangents, saved: gradient(leaves, tangents, tuple([saved[i].detach() for i in computed]))
 
     derivatives = tuple(
         Derivatives(partial(derived, x), partial(differentiated, x), present_inputs(stages.capture, x, functional))
         for x in joint.levels
     )
-    return build_wrapper(stages.capture, stages.replay, functional, run_graph, (joint, derivatives))
+    return build_wrapper(stages.capture, stages.replay, functional, run_graph, (joint, derivatives), stages.alike)
+
+
+def _check_unchanged(modules: ModuleGuard) -> None:
+    """Raise GradientsRefused if ``modules`` are not as they were."""
+    name, asked = modules.changed()
+    if name or asked:
+        raise GradientsRefused(
+            f"the gradient of a gradient runs the forward again, and {name} has changed since the call ({asked})",
+            where=None,
+            remedy="take the gradient before train(), eval() or a change of the module",
+        )
 
 
 def _boxed(stages: Stages, graph: FunctionalBackward, compilers: Compilers | None) -> Callable[[list[Any]], Any]:

@@ -77,8 +77,11 @@ class Replay:
     bases: tuple[Base, ...]
 
 
-def infer_replay(capture: Capture) -> Replay:
-    """How the results of ``capture`` are made outside of the graph."""
+def infer_replay(capture: Capture, *, values: bool = False) -> Replay:
+    """How the results of ``capture`` are made outside of the graph.
+
+    With ``values`` a view is a value, as long as nobody else can reach its memory.
+    """
     own = {known.variable: known for known in capture.inputs}
     results = [*capture.results, *(r.result for r in capture.rebindings if r.result is not None)]
     held = {*own, *(r.variable for r in results if isinstance(r, TensorResult))}
@@ -86,7 +89,8 @@ def infer_replay(capture: Capture) -> Replay:
     shared = _shared_storages(results, capture.inputs)
     reached = _Reached(history, own)
     turned = {r.variable for r in results if isinstance(r, TensorResult) and _is_turned(r.variable, r.fake, history)}
-    hows: dict[int, How] = {id(r): _how(r, own, shared, turned, reached) for r in results}
+    parts = set() if values else {r.variable for r in results if isinstance(r, TensorResult) and not _is_whole(r)}
+    hows: dict[int, How] = {id(r): _how(r, own, shared, turned | parts, reached) for r in results}
     for known in capture.inputs:
         turns = _is_turned(known.variable, known.fake, history)
         turns = turns or (known.edge is not None and known.was_leaf and known.variable in capture.recording.moved)
@@ -115,24 +119,23 @@ def _shared_storages(results: list[Result], inputs: tuple[Input, ...]) -> set[St
 
 
 def _how(
-    result: Result, own: dict[Variable, Input], shared: set[Storage], turned: set[Variable], reached: _Reached
+    result: Result, own: dict[Variable, Input], shared: set[Storage], remade: set[Variable], reached: _Reached
 ) -> How:
     match result:
         case PlainResult(value):
             return Plain(value)
         case TensorResult(variable, region) if variable in own:
             return Itself(own[variable])
-        case TensorResult(variable, region, fake) if (
-            variable in turned or region.storage in shared or not _is_whole(region, fake)
-        ):
+        case TensorResult(variable, region) if variable in remade or region.storage in shared:
             reached.add(variable)
             return Replayed(variable)
         case TensorResult(variable, region):
             return Fresh(variable, region)
 
 
-def _is_whole(region: Region, fake: torch.Tensor) -> bool:
+def _is_whole(result: TensorResult) -> bool:
     """Whether a tensor is all of its storage, so that a new one is like it in every way that a caller can see."""
+    region, fake = result.region, result.fake
     if fake._is_view():
         return False
     low, high = region.geometry.span()

@@ -10,6 +10,7 @@ call has kept values for its backward, the graph takes those, and computes what 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -34,11 +35,13 @@ Gradient = Callable[[tuple[Any, ...], Tensors, Tensors], tuple[torch.Tensor | No
 
 The third argument is what the call has kept for its backward.
 """
-Present = Callable[[Sequence[Any]], list[torch.Tensor | None]]
+Present = Callable[[Sequence[Any]], list[Any]]
 
 
-def gradient_of(capture: Capture, level: Level, pattern: Pattern) -> Gradient:
+def gradient_of(capture: Capture, level: Level, pattern: Pattern, check: Callable[[], None]) -> Gradient:
     """The gradient of the outputs of ``level`` that ``pattern`` tells, as a function that can be compiled.
+
+    It calls ``check`` first, which raises where the forward would be another one now.
 
     Raises GradientsRefused where the program has written to what the gradient would have to read again.
     """
@@ -51,6 +54,7 @@ def gradient_of(capture: Capture, level: Level, pattern: Pattern) -> Gradient:
     stops = [target for target in level.targets if isinstance(target.source, Slot) or target.is_view]
 
     def gradient(leaves: tuple[Any, ...], tangents: Tensors, _: Tensors) -> tuple[torch.Tensor | None, ...]:
+        check()
         args, kwargs = whole(list(leaves))
         before = {t: edge_of(_source(t, leaves, places, capture, ())) for t in level.targets if t.is_given}
         with capture.ambient.restored():
@@ -83,30 +87,40 @@ def looked_up(functional: Functional) -> list[Input]:
 def present_inputs(capture: Capture, level: Level, functional: Functional) -> Present:
     """What a gradient of ``level`` would take from the caller now, as a function of a call's leaves.
 
-    That are the tensors that it has `looked_up`, and those of the caller that it is a function of, or None.
+    That are the tensors that it has `looked_up`, and those of the caller that it is a function of, or other values.
     """
     own = [t.source if isinstance(t.source, Input) and not t.of_base else None for t in level.targets]
-    known = [*looked_up(functional), *own]
+    readers = [_no_tensor if known is None else _reader(known, capture) for known in (*looked_up(functional), *own)]
 
-    def present(leaves: Sequence[Any]) -> list[torch.Tensor | None]:
+    def present(leaves: Sequence[Any]) -> list[Any]:
         with ONE_AT_A_TIME:  # a capture in another thread has fakes where the parameters are
-            return [None if x is None else _present(x, leaves, capture) for x in known]
+            return [read(leaves) for read in readers]
 
     return present
 
 
-def _present(known: Input, leaves: Sequence[Any], capture: Capture) -> torch.Tensor | None:
+Reader = Callable[[Sequence[Any]], Any]
+
+
+def _no_tensor(_: Sequence[Any]) -> None:
+    return None
+
+
+def _reader(known: Input, capture: Capture) -> Reader:
+    """What finds ``known`` now, from the leaves of a call."""
     match known.sources[0]:
         case Leaf(index):
-            found = leaves[index]
+            return itemgetter(index)
         case TableEntry(table, key):
-            found = table.get(key)
-        case Held(held, binding):
-            found = held if binding is None else binding.read()
+            return lambda _: table.get(key)
+        case Held(held, None):
+            return lambda _: held
+        case Held(_, binding):
+            assert binding is not None  # the case above
+            return lambda _: binding.read()
         case GradientOf(tensor):
-            owner = _present(next(x for x in capture.inputs if x.tensor is tensor), leaves, capture)
-            found = None if owner is None else owner.grad
-    return found if isinstance(found, torch.Tensor) else None
+            owner = _reader(next(x for x in capture.inputs if x.tensor is tensor), capture)
+            return lambda leaves: getattr(owner(leaves), "grad", None)
 
 
 def _place(slot: Slot, places: dict[Variable, int], capture: Capture) -> tuple[int, bool]:
@@ -147,8 +161,7 @@ def _source(
     if not isinstance(source, Input):
         found: torch.Tensor = results[places[source]]
         return found
-    tensor = _present(source, leaves, capture)
-    assert tensor is not None  # so it was captured
+    tensor: torch.Tensor = _reader(source, capture)(leaves)
     return tensor if not target.of_base or tensor._base is None else tensor._base
 
 

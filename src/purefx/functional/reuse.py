@@ -26,10 +26,14 @@ from purefx.operators import is_repeatable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """Values that a call hands over to its gradient: ``numbers`` are theirs, in that order."""
+    """Values that a call hands over to its gradient: ``numbers`` are theirs, in that order.
+
+    Those ``alike`` have the same geometry at every call; the sizes of others depend on the values of tensors.
+    """
 
     numbering: Numbering
     numbers: tuple[int, ...]
+    alike: frozenset[int]
 
     @classmethod
     def of(cls, functional: Functional, outputs: Sequence[ForwardOutput]) -> Kept:
@@ -37,7 +41,9 @@ class Kept:
         numbering = Numbering()
         numbers = numbering.of(functional)
         nodes = dict(zip(functional.outputs, returned(functional.graph), strict=True))
-        return cls(numbering, tuple(numbers[nodes[output]] for output in outputs))
+        kept = [nodes[output] for output in outputs]
+        alike = frozenset(i for i, node in enumerate(kept) if functional.values[node].geometry.is_static)
+        return cls(numbering, tuple(numbers[node] for node in kept), alike)
 
     def used(self, functional: Functional, given: Mapping[int, Input]) -> Functional:
         """``functional`` with what it is ``given`` of these values, by position, in the place of equal nodes."""

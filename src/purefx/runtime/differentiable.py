@@ -147,7 +147,7 @@ class Derivatives:
         self,
         derive: Callable[[Pattern], BackwardGraph],
         differentiate: Callable[[Pattern], Gradient],
-        present: Callable[[Sequence[Any]], list[torch.Tensor | None]],
+        present: Callable[[Sequence[Any]], list[Any]],
     ) -> None:
         self.present = present
         self._derive = derive
@@ -222,19 +222,20 @@ def _differentiable(ctx: Any, pattern: Pattern, tangents: list[torch.Tensor | No
     kept = ctx.saved_tensors  # raises if one was written since
     if ctx.leaves is None:
         raise RuntimeError("Trying to backward through the graph a second time, after its saved values were freed.")
-    if any(tensor._version != version for tensor, version in saved.read):
-        raise GradientsRefused(
-            "the gradient of a gradient computes the forward again, and what it reads was written since the call",
-            where=None,
-            remedy="take the gradient before the parameters or arguments are written",
-        )
+    for tensor, version in saved.read:
+        if tensor._version != version:
+            raise GradientsRefused(
+                "the gradient of a gradient computes the forward again, and what it reads was written since the call",
+                where=None,
+                remedy="take the gradient before the parameters or arguments are written",
+            )
     if _is_replaced(ctx, saved):
         raise GradientsRefused(
             "the gradient of a gradient computes the forward again, and a tensor was replaced since the call",
             where=None,
             remedy="take the gradient before, or write the new values into the tensor",
         )
-    given = tuple(tangent for tangent in tangents if tangent is not None)
+    given = tuple([tangent for tangent in tangents if tangent is not None])
     if saved.seed is None:
         return gradient(ctx.leaves, given, kept)
     with torch.random.fork_rng(devices=[]):
@@ -244,13 +245,15 @@ def _differentiable(ctx: Any, pattern: Pattern, tangents: list[torch.Tensor | No
 
 def _is_replaced(ctx: Any, saved: Saved) -> bool:
     """Whether a tensor that the gradient would take from the caller is not the one of the call."""
-    present: list[torch.Tensor | None] = ctx.derivatives.present(ctx.leaves)
+    present = ctx.derivatives.present(ctx.leaves)
     count = len(saved.looked_up)
-    leaves = [getattr(node, "variable", None) for node, _ in ctx.next_functions]
-    targets = zip(leaves, present[count:], strict=False)  # autograd has a node where there are no targets
-    return any(then is not now for then, now in zip(saved.looked_up, present[:count], strict=True)) or any(
-        then is not None and now is not None and then is not now for then, now in targets
-    )
+    if any(then is not now for then, now in zip(saved.looked_up, present[:count], strict=True)):
+        return True
+    for (node, _), now in zip(ctx.next_functions, present[count:], strict=False):  # there is one where no targets are
+        then = getattr(node, "variable", None)
+        if then is not now and then is not None and now is not None:
+            return True
+    return False
 
 
 def check_versions(watched: Sequence[Watched]) -> None:

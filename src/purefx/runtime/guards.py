@@ -93,8 +93,8 @@ def _is_in_state(module: torch.nn.Module, state: tuple[Any, ...]) -> bool:
     training, modules, parameters, buffers, hooks, pre_hooks = state
     return (
         module.training is training
-        and tuple(module._modules.values()) == modules
-        and _slots(module._parameters) == parameters
+        and (tuple(module._modules.values()) == modules if module._modules else not modules)
+        and (_slots(module._parameters) == parameters if module._parameters else not parameters)
         and (_slots(module._buffers) == buffers if module._buffers else not buffers)
         and (tuple(module._forward_hooks) == hooks if module._forward_hooks else not hooks)
         and (tuple(module._forward_pre_hooks) == pre_hooks if module._forward_pre_hooks else not pre_hooks)
@@ -123,14 +123,17 @@ def spell_sources(capture: Capture, speller: Speller, names: dict[Input, str]) -
 def spell_conditions(
     capture: Capture, speller: Speller, names: dict[Input, str], leaves: list[str], examples: Container[Input] = ()
 ) -> Iterator[str]:
-    """Everything that must hold, cheapest and most telling first; nothing of the history of ``examples``."""
+    """Everything that must hold of the inputs with ``names``, cheapest and most telling first.
+
+    Nothing of the history of ``examples``.
+    """
     yield f"{speller.name('is_grad_enabled', torch.is_grad_enabled)}() is {capture.grad_before}"
     yield f"torch.is_inference_mode_enabled() is {capture.inference}"
     for name, leaf in zip(leaves, capture.flat.leaves, strict=True):
         if not isinstance(leaf, torch.Tensor):
             yield _plain_condition(name, leaf, speller)
     offsets = any(call.op in READS_OFFSETS for call in capture.recording)
-    for known in capture.inputs:
+    for known in names:
         yield from _tensor_conditions(names[known], known, speller, offsets=offsets)
         if known not in examples:
             yield from _gradient_conditions(names[known], known, speller)
@@ -224,19 +227,20 @@ def _source_conditions(name: str, known: Input, speller: Speller, leaves: list[s
 def _sharing_conditions(
     capture: Capture, speller: Speller, names: dict[Input, str], examples: Container[Input]
 ) -> Iterator[str]:
-    if len(capture.inputs) < 2:
+    if len(names) < 2:
         return
-    pattern = sharing([known.tensor for known in capture.inputs])
-    groups, given = [group for group, _ in pattern], ", ".join(names[known] for known in capture.inputs)
+    inputs = list(names)
+    pattern = sharing([known.tensor for known in inputs])
+    groups, given = [group for group, _ in pattern], ", ".join(names.values())
     if len({*groups}) == len(groups):
         yield f"{speller.name('distinct_storages', distinct_storages)}({given})"
     else:
         yield f"{speller.name('storages', storages)}({given}) == {groups}"
     for i, (group, distance) in enumerate(pattern):
-        a, b = capture.inputs[i], capture.inputs[group]
+        a, b = inputs[i], inputs[group]
         if a is not b and not capture.dynamic:
             yield _distance_condition(names[a], names[b], (a.tensor.itemsize, b.tensor.itemsize), distance)
-    for a, b in combinations(capture.inputs, 2):
+    for a, b in combinations(inputs, 2):
         if (a.writes or b.writes) and a.before.storage is b.before.storage:
             together = speller.name("count_writes_together", count_writes_together)
             yield f"{together}({names[a]}, {names[b]}) is {count_writes_together(a.tensor, b.tensor)}"

@@ -36,7 +36,13 @@ def _walk(x: Any, leaves: list[Any]) -> Any:
         leaves.append(x)
         return None
     if kind is tuple or kind is list:
+        if _LEAVES.issuperset(map(type, x)):
+            leaves += x
+            return kind, len(x)
         return (kind, *[_walk(item, leaves) for item in x])
     if kind is dict:
+        if _LEAVES.issuperset(map(type, x.values())):
+            leaves += x.values()
+            return kind, tuple(x)
         return (kind, *x, *[_walk(item, leaves) for item in x.values()])
     raise _UnknownContainerError

@@ -22,7 +22,8 @@ from purefx.runtime.spelling import Speller
 class Scope:
     """What the parts of a wrapper are made of, and the names that they share.
 
-    ``examples`` are inputs that stand for tensors of the caller, whose history is theirs.
+    ``examples`` are inputs that stand for tensors of the caller, whose history is theirs; ``alike`` are such at every
+    call.
 
     Invariant: ``unique`` alone makes names, and no name stands for two things.  ``variables``, ``roots``, ``outputs``
     and ``storages`` grow in the order in which the wrapper's statements make what they name.
@@ -34,6 +35,7 @@ class Scope:
         self.functional = functional
         self.joint = joint
         self.examples: frozenset[Input] = frozenset()
+        self.alike: frozenset[Input] = frozenset()
         self.earlier: dict[Input, str] = {}
         self.former: dict[Input | None, str] = {}
         self.left: dict[Input, str] = {}

@@ -20,7 +20,7 @@ from typing import Any
 
 from purefx.analysis.replay import Replay
 from purefx.autodiff.joint import Joint
-from purefx.capture.captured import Capture, name_of
+from purefx.capture.captured import Capture, Input, name_of
 from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.functional.signature import Functional
 from purefx.runtime.body import emit_graph_call
@@ -68,12 +68,14 @@ def build_wrapper(
     functional: Functional,
     graph: Callable[..., Any],
     derivatives: tuple[Joint, tuple[Derivatives, ...]] | None = None,
+    alike: frozenset[Input] = frozenset(),
 ) -> Wrapper:
     """Generate the wrapper of ``functional`` for the calls that look like ``capture``; ``graph`` runs the graph.
 
-    ``derivatives`` are needed where autograd sees what the program does.
+    ``derivatives`` are needed where autograd sees what the program does.  The inputs ``alike`` are not looked at.
     """
     scope = Scope(capture, replay, functional, None if derivatives is None else derivatives[0])
+    scope.alike = alike
     names = {"graph": graph} if derivatives is None else {"graph": graph, "derivatives": derivatives[1]}
     return compile_wrapper(scope, _body(scope), names)
 
@@ -91,7 +93,8 @@ def compile_wrapper(scope: Scope, body: list[str], names: dict[str, Any]) -> Wra
 def _matches(scope: Scope) -> list[str]:
     """The function that tells whether the specialisation fits a call."""
     speller, names, capture = scope.speller, scope.inputs, scope.capture
-    conditions = list(spell_conditions(capture, speller, names, scope.leaves, scope.examples))
+    asked = {known: name for known, name in names.items() if known not in scope.alike}
+    conditions = list(spell_conditions(capture, speller, asked, scope.leaves, scope.examples))
     lines = [
         "def matches(leaves):",
         '    """Whether this specialisation may be used for these arguments."""',
