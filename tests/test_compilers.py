@@ -41,6 +41,15 @@ def test_a_compiler_gets_a_functional_graph_with_fake_examples() -> None:
     assert all(isinstance(x, torch._subclasses.FakeTensor) for x in examples)
 
 
+def test_each_node_has_the_line_that_it_comes_from() -> None:
+    compiler = Recording()
+    purefx.compile(written, backend=compiler)(ramp(4), ramp(4))
+    (graph,) = compiler.graphs
+    traces = [node.stack_trace or "" for node in graph.graph.nodes if node.op == "call_function"]
+    assert any(trace.endswith("in written\n    a.mul_(3)\n") for trace in traces)
+    assert any(trace.startswith(f'  File "{__file__}", line ') for trace in traces)
+
+
 def test_symbols_are_given_as_pytorch_gives_them() -> None:
     compiler = Recording()
     torch.compile(lambda x: x.view(x.shape[0] * 2) + 1, backend=purefx.backend(compiler), dynamic=True)(ramp(5, 2))

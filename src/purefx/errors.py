@@ -6,6 +6,7 @@ touched.  An error that eager PyTorch would raise is not wrapped: the same error
 
 from __future__ import annotations
 
+import linecache
 from dataclasses import dataclass
 
 
@@ -19,6 +20,12 @@ class SourceLine:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}"
+
+    @property
+    def trace(self) -> str:
+        """It as a line of a traceback, with the source that is there."""
+        source = linecache.getline(self.file, self.line).strip()
+        return f'  File "{self.file}", line {self.line}, in {self.function}\n' + (f"    {source}\n" if source else "")
 
     @classmethod
     def parsed(cls, text: str) -> SourceLine | None:

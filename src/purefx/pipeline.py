@@ -26,7 +26,7 @@ from purefx.capture.session import capture
 from purefx.capture.translation import NEEDS_DATA
 from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.compilers import Backend, Compilers, one_by_one
-from purefx.errors import BackendFailed, GradientsRefused, UnsupportedOperator
+from purefx.errors import BackendFailed, GradientsRefused, SourceLine, UnsupportedOperator
 from purefx.functional.builder import Value
 from purefx.functional.examples import example_of, example_of_value
 from purefx.functional.known import find_number
@@ -213,13 +213,17 @@ def compile_functional(capture: Capture, functional: FunctionalGraph, backend: B
 
     At each call the number of outputs is checked, at the first their sizes and dtypes, and BackendFailed raised if they
     are others than the graph's.
-    The backend gets fake tensors as example inputs, and each node's fake value as ``meta["val"]``.
+    The backend gets fake tensors as example inputs, each node's fake value as ``meta["val"]``, and the line of the user
+    that it comes from as its ``stack_trace``.
     """
     module = module_of(functional)
     examples = [example_of(capture, given) for given in functional.inputs]
     with without_modes():
         for node, value in functional.values.items():
             node.meta["val"] = example_of_value(capture, value)
+        for node, text in functional.lines.items():
+            line = SourceLine.parsed(text)
+            node.stack_trace = None if line is None else line.trace
     try:
         compiled = backend(module, examples)
     except Exception as error:
