@@ -225,3 +225,10 @@ def test_another_function_may_make_the_arguments(file: Path) -> None:
     )
     assert_no_verdict(run("check", f"{file}:twice"), "twice_arguments()", "--arguments")
     assert run("check", f"{file}:twice", "--arguments", "accumulate_arguments").exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["check", "explain", "trace"])
+def test_a_number_of_arguments_that_the_function_does_not_take_is_told(file: Path, command: str) -> None:
+    file.write_text(WRITES_ITS_ARGUMENT.replace("torch.zeros(2, 3), torch.ones(3)", "torch.zeros(2, 3)"))
+    said = "accumulate_arguments gives 1 arguments to accumulate(total, x): missing a required argument: 'x'"
+    assert_no_verdict(run(command, f"{file}:accumulate"), said, "instead: ")

@@ -10,6 +10,7 @@ the progress bar go to standard error.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.syntax import Syntax
 from rich.text import Text
+from torch import nn
 
 import purefx
 
@@ -189,7 +191,24 @@ def find_subject(target: str, arguments: str | None, stages: Stages) -> Subject:
     make_arguments = find_arguments_function(module, path, name, arguments)
     stages.enter("making arguments")
     made = make_arguments()
-    return Subject(name, program, made if isinstance(made, tuple) else (made,))
+    given = made if isinstance(made, tuple) else (made,)
+    check_arguments(program, given, name, make_arguments.__name__)
+    return Subject(name, program, given)
+
+
+def check_arguments(program: Callable[..., Any], given: tuple[Any, ...], name: str, maker: str) -> None:
+    """Raise UsageError if ``program`` does not take as many arguments as it is ``given``."""
+    try:
+        signature = inspect.signature(program.forward if isinstance(program, nn.Module) else program)
+    except ValueError:  # a builtin function has none
+        return
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        raise UsageError(
+            f"{maker} gives {len(given)} arguments to {name}{signature}: {error}"
+            "\n  instead: return a tuple with one value for each argument"
+        ) from error
 
 
 def parse_target(target: str) -> tuple[Path, str]:
