@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch._decomp import core_aten_decompositions
+from torch._inductor import config
 from torch._inductor.decomposition import select_decomp_table
 
 import purefx
@@ -114,6 +115,46 @@ def test_inductor_draws_the_numbers_of_eager(function: Callable[[Tensor], Tensor
         y = run(x)
         made.append((y, *torch.autograd.grad(y.square().sum(), x), torch.get_rng_state()))
     torch.testing.assert_close(*made)
+
+
+def rows_and_then_a_choice(x: Tensor, rows: Tensor) -> Tensor:
+    y = x + 1
+    y[rows] = 5.0
+    y[y > 1.5] = -1.0
+    return y
+
+
+def rows_in_another_order(x: Tensor, rows: Tensor) -> Tensor:
+    y = x.exp()
+    y[rows] = y[:4].clone()
+    return y
+
+
+def rows_in_any_order(x: Tensor, rows: Tensor) -> Tensor:
+    y = x.exp()
+    y[torch.randperm(6)] = y.clone()
+    return y
+
+
+WRITTEN_BY_INDEX = (rows_and_then_a_choice, rows_in_another_order, rows_in_any_order)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", WRITTEN_BY_INDEX)
+def test_inductor_writes_by_index_what_eager_writes(function: Callable[..., Tensor], *, dynamic: bool) -> None:
+    def make() -> tuple[Tensor, Tensor]:
+        return torch.sin(torch.arange(24.0)).view(6, 4), torch.tensor([2, 1, 0, 3])
+
+    assert_same_as_eager(function, make, system=through(WITH_INDUCTOR, dynamic=dynamic))
+
+
+def test_the_passes_of_the_user_run_in_inductor() -> None:
+    seen: list[int] = []
+    with config.patch(
+        post_grad_custom_post_pass=lambda graph: seen.append(len(graph.nodes)), force_disable_caches=True
+    ):
+        torch.compile(lambda x: x + 1, backend=WITH_INDUCTOR)(ramp(2))
+    assert seen
 
 
 def test_a_table_of_decompositions_does_not_undo_what_inductor_must_not_see() -> None:

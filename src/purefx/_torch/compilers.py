@@ -11,6 +11,10 @@ import torch
 import torch.utils._pytree as pytree  # the flattening that torch.compile and transformers register types with
 from torch._C._dynamo.eval_frame import set_eval_frame  # what Dynamo does with the frames that are called
 from torch._dynamo import OptimizedModule  # what torch.compile makes of a module
+from torch._inductor.custom_graph_pass import (
+    CustomGraphPass,
+    get_custom_graph_passes,
+)  # passes of Inductor, and the user's
 from torch._ops import OpOverload  # the types of operators; no public spelling
 
 P = ParamSpec("P")
@@ -64,7 +68,7 @@ def inductor_for(
     def inductor(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         output = module.graph.output_node()
         output.meta["user_visible_output_idxs"] = range(len(pytree.tree_leaves(output.args)))  # their strides are kept
-        with _eager_random_numbers():
+        with _eager_random_numbers(), _writing_copies():
             compiled: Callable[..., Any] = compile_fx_inner(
                 module, example_inputs, is_backward=graphs == "backward", is_inference=graphs == "inference"
             )
@@ -87,3 +91,34 @@ def _eager_random_numbers() -> AbstractContextManager[Any]:
     from torch._inductor import config
 
     return config.patch(fallback_random=True)  # type: ignore[no-any-return]
+
+
+class _WritingCopies(CustomGraphPass):
+    """Has each ``index_put`` take a copy of its own, which Inductor then may write to in the place of making another.
+
+        index_put(x, [rows], x)                                     rows of x are read after they are written
+        y = index_put(x, [rows], v); index_put(y, [y > 0], w)       this is a choice that gives y other memory, where
+                                                                    the rows, as they are due still, then are written
+
+    Inductor calls it when it has taken away the copies that it holds for useless, and before it makes writes of calls.
+    """
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        """Insert the copies."""
+        for node in graph.find_nodes(op="call_function", target=torch.ops.aten.index_put.default):
+            (x, *others) = node.args
+            with graph.inserting_before(node):
+                copy = graph.call_function(torch.ops.aten.clone.default, (x,))
+            copy.meta["val"] = x.meta["val"].clone()
+            node.args = (copy, *others)
+
+    def uuid(self) -> str:
+        """What compiled code is kept under."""
+        return "purefx: index_put takes a copy"
+
+
+def _writing_copies() -> AbstractContextManager[Any]:
+    from torch._inductor import config
+
+    passes = get_custom_graph_passes(config.post_grad_custom_post_pass)
+    return config.patch(post_grad_custom_post_pass=[*passes, _WritingCopies()])  # type: ignore[no-any-return]
