@@ -222,6 +222,14 @@ SIZED: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = 
     "sizes of two inputs": (lambda x, y: x @ y, lambda n: (ramp(3, n), ramp(n, 2))),
     "a stride": (lambda x: x + 1, lambda n: (ramp(n, 3 * n)[:, ::3],)),
     "part of a buffer": (lambda c, x: c[: x.shape[0]].copy_(x), lambda n: (ramp(9), ramp(n))),
+    "a size in a branch": (
+        lambda x: torch.cond(x.sum() > 0, lambda x: x.sin() * x.shape[0], lambda x: x.cos(), (x,)),
+        lambda n: (ramp(n, 2),),
+    ),
+    "a size in a loop": (
+        lambda x: while_loop(lambda i, x: i < x.shape[0], lambda i, x: (i + 1, x * 2), (torch.tensor(0), x))[1],
+        lambda n: (ramp(n, 2),),
+    ),
 }
 
 

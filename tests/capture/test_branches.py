@@ -12,9 +12,11 @@ from torch import Tensor
 from torch._higher_order_ops.map import map as map_each
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
+from torch.utils.checkpoint import checkpoint
 
 import purefx
 from purefx import errors, func
+from tests.support.oracle import assert_same_as_eager
 
 Function = Callable[..., Any]
 Cond = Callable[..., Any]
@@ -238,6 +240,56 @@ def test_derivatives_and_batches_of_loops_are_refused(f: Function) -> None:
     for transformed in (torch.func.grad(lambda x: compiled(x).sum()), torch.func.vmap(compiled)):
         with pytest.raises(errors.UnsupportedOperator, match="Python loop"):
             transformed(XS if transformed.__name__ == "wrapped" and f is not looped else torch.stack([W, W]))
+
+
+def test_a_loop_that_carries_a_number_is_refused() -> None:
+    with pytest.raises(errors.UnsupportedOperator, match="carries a number"):
+        purefx.compile(lambda x: while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (0, x)))(W)
+
+
+def chosen(x: Tensor) -> Tensor:
+    result: Tensor = torch.cond(x.sum() > 1, lambda x: (x * SCALE).sin(), lambda x: x.cos(), (x,))
+    return result
+
+
+class Chosen(torch.autograd.Function):
+    """Its backward chooses and loops."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Twice ``x``."""
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        """What has nothing to do with it."""
+        given = (torch.tensor(0), gradient * 2)
+        return chosen(*ctx.saved_tensors) * while_loop(lambda i, x: i < 3, doubled, given)[1]
+
+
+def doubled(i: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    return i + 1, x * SCALE
+
+
+def hooked(x: Tensor) -> Tensor:
+    y = x * 2
+    y.register_hook(chosen)
+    return y.sin()
+
+
+IN_BACKWARDS: dict[str, Function] = {
+    "checkpoint": lambda x: checkpoint(chosen, x, use_reentrant=False),
+    "reentrant checkpoint": lambda x: checkpoint(chosen, x, use_reentrant=True),
+    "function": Chosen.apply,
+    "hook": hooked,
+    "gradient": lambda x: torch.autograd.grad(Chosen.apply(x).sum(), x)[0],
+}
+
+
+@pytest.mark.parametrize("name", IN_BACKWARDS)
+def test_a_backward_may_choose_and_loop(name: str) -> None:
+    assert_same_as_eager(IN_BACKWARDS[name], lambda: (W.clone().requires_grad_(),), system=purefx.compile)
 
 
 def test_a_tangent_of_a_loop_is_refused() -> None:

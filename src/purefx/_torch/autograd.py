@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch._functorch import eager_transforms  # knows whether a level of forwar
 from torch.autograd import forward_ad  # has the level that is open
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
+from torch.overrides import TorchFunctionMode
 
 
 def copy_view_rules(fake: torch.Tensor, tensor: torch.Tensor) -> None:
@@ -102,6 +104,26 @@ def plain_have_tangents() -> bool:
     PyTorch has one level, which either the user or ``torch.func.jvp`` has opened; a counter of its tells who.
     """
     return forward_ad._current_level >= 0 and not eager_transforms.JVP_NESTING
+
+
+@contextmanager
+def seeing_backwards(mode: TorchFunctionMode) -> Iterator[None]:
+    """Let ``mode`` see what this thread's backwards call: hooks, functions' own backwards, what checkpoints run again.
+
+    A mode is put aside while a function runs that it has seen, and ``torch.autograd.grad`` is one.
+    """
+    functions: Any = torch.autograd
+    thread, run = threading.get_ident(), functions._engine_run_backward
+
+    def seen(*args: Any, **kwargs: Any) -> Any:
+        with mode if threading.get_ident() == thread else nullcontext():
+            return run(*args, **kwargs)
+
+    functions._engine_run_backward = seen
+    try:
+        yield
+    finally:
+        functions._engine_run_backward = run
 
 
 @contextmanager

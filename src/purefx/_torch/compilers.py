@@ -11,10 +11,7 @@ import torch
 import torch.utils._pytree as pytree  # the flattening that torch.compile and transformers register types with
 from torch._C._dynamo.eval_frame import set_eval_frame  # what Dynamo does with the frames that are called
 from torch._dynamo import OptimizedModule  # what torch.compile makes of a module
-from torch._inductor.custom_graph_pass import (
-    CustomGraphPass,
-    get_custom_graph_passes,
-)  # passes of Inductor, and the user's
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes  # ours, and those of the user
 from torch._ops import OpOverload  # the types of operators; no public spelling
 
 P = ParamSpec("P")

@@ -154,9 +154,10 @@ def _choose(
     capture: Capturing, pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any]
 ) -> Any:
     """``cond`` of what the program gives to it: the branches may reach tensors by themselves."""
-    leaves, structure = pytree.tree_flatten(tuple(operands))
     if not all(isinstance(x, torch.Tensor) for x in operands):
-        return _choose(capture, pred, _of_leaves(true_fn, structure), _of_leaves(false_fn, structure), leaves)
+        leaves, structure = pytree.tree_flatten(tuple(operands))
+        first, second = (_of_tensors(branch, leaves, structure) for branch in (true_fn, false_fn))
+        return _choose(capture, pred, first, second, _tensors(leaves))
     (first, second), given, written = _flattened(capture, (true_fn, false_fn), operands)
     found = _chosen(capture, pred, first, second, given)
     if first.returned != second.returned:
@@ -169,7 +170,13 @@ def _loop(
     capture: Capturing, test: Callable[..., Any], step: Callable[..., Any], carried: Tensors, additional: Tensors
 ) -> Tensors:
     """``while_loop`` of what the program gives to it: what its body writes is carried too."""
-    (check, body), given, written = _flattened(capture, (test, step), (*carried, *additional))
+    leaves, structure = pytree.tree_flatten((*carried, *additional))
+    if not all(isinstance(x, torch.Tensor) for x in carried):
+        raise UnsupportedOperator(
+            "while_loop carries a number", where=current_line(), remedy="carry it in a tensor: torch.tensor(0)"
+        )
+    functions = [_of_tensors(body, leaves, structure) for body in (test, step)]
+    (check, body), given, written = _flattened(capture, functions, _tensors(leaves))
     if any(map(_is_transformed, given)):
         raise _without_derivatives("a derivative or a batch of while_loop")
     if any(i < len(carried) for i in written):
@@ -220,9 +227,21 @@ def _writing(to: str) -> UnsupportedOperator:
     )
 
 
-def _of_leaves(branch: Callable[..., Any], structure: pytree.TreeSpec) -> Callable[..., Any]:
-    """``branch``, whose operands are in containers, as a function of the tensors in them."""
-    return functools.wraps(branch, updated=())(lambda *leaves: branch(*pytree.tree_unflatten(leaves, structure)))
+def _tensors(leaves: Sequence[Any]) -> Tensors:
+    return tuple(x for x in leaves if isinstance(x, torch.Tensor))
+
+
+def _of_tensors(body: Callable[..., Any], leaves: Sequence[Any], structure: pytree.TreeSpec) -> Callable[..., Any]:
+    """``body``, whose operands are in containers, as a function of the tensors in them; numbers are what they are."""
+    numbers = {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)}
+    count = len(leaves)
+
+    def of_tensors(*tensors: torch.Tensor) -> Any:
+        left = iter(tensors)
+        operands = [numbers[i] if i in numbers else next(left) for i in range(count)]
+        return body(*pytree.tree_unflatten(operands, structure))
+
+    return functools.wraps(body, updated=())(of_tensors)
 
 
 def _chosen(capture: Capturing, pred: Any, first: Branch, second: Branch, operands: Sequence[torch.Tensor]) -> Tensors:

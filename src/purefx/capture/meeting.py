@@ -133,9 +133,8 @@ def is_cond(func: Any, args: Sequence[Any]) -> bool:
 
 
 def is_loop(func: Any, args: Sequence[Any]) -> bool:
-    """Whether ``func`` is a ``while_loop`` of tensors that the program calls: what it runs are no bodies yet."""
-    tensors = func is LOOP and all(isinstance(x, torch.Tensor) for given in args[2:] for x in given)
-    return tensors and not isinstance(args[1], Body)
+    """Whether ``func`` is a ``while_loop`` that the program calls: what it runs are no bodies yet."""
+    return func is LOOP and not isinstance(args[1], Body)
 
 
 class Body:

@@ -23,6 +23,7 @@ from purefx._torch import (
     outside_transforms,
     pytree,
     quiet_fake_tensors,
+    seeing_backwards,
     set_version,
     without_dynamo,
     without_modes,
@@ -149,11 +150,12 @@ class _Session:
             python_methods(),
             refusals(),
             quiet_fake_tensors(),
+            containers_in_cond(),
             fake_variables(self._function, self._make),
             fake_owners(self._owners, self._make) as swapped,
         ):
             self._recorder.chance.resume()
-            with self._fakes.mode, self._recorder:
+            with self._branching, seeing_backwards(self._branching), self._fakes.mode, self._recorder:
                 yield Resumed(self._recorder, lambda: tuple(self._inputs.values()))
             self._put_back()
             for rebinding in self._rebindings(swapped):
@@ -236,8 +238,7 @@ class _Session:
             _running.depth = getattr(_running, "depth", 0) + 1
             with (
                 names, kernels, python_methods(), refusals(), quiet_fake_tensors(), containers_in_cond(),
-                self._branching,
-                self._fakes.mode, self._recorder,
+                self._branching, seeing_backwards(self._branching), self._fakes.mode, self._recorder,
             ):  # fmt: skip
                 results = self._function(*args, **kwargs)
             self._hooked = tuple(pair for hook in self._branching.hooks for pair in hook.remaining())
