@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import batch_norm
 from torch.utils.checkpoint import checkpoint
 
 import purefx
@@ -492,3 +493,27 @@ def test_a_hook_on_a_view_that_is_written_over_is_refused() -> None:
 
     with pytest.raises(errors.GradientsRefused, match="a result with a hook"):
         purefx.compile(f)(torch.ones(2, 2, requires_grad=True))
+
+
+def counts(w: Tensor, mean: Tensor, var: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    mean.add_((w.detach() * x).sin())
+    return w * x, x * 2, w.detach() * x, w.sign() + var
+
+
+def normalized(w: Tensor, mean: Tensor, var: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    return (batch_norm(w * torch.stack([x, x.sin()])[:, None], mean, var, training=True),)
+
+
+@pytest.mark.parametrize("f", [counts, normalized])
+@pytest.mark.parametrize("around", [False, True])
+def test_what_autograd_does_not_see_has_no_history(f: Function, *, around: bool) -> None:
+    def steps(batched: Function) -> list[Any]:
+        weights, mean, var = XS.clone().requires_grad_(), XS[:, None] * 0, XS[:, None] * 1
+        for _ in range(2):  # a history of ``mean`` would reach back into the first step
+            results = batched(weights, mean, var, W)
+            results[0].sum().backward()
+        return [weights.grad, mean, var, mean.requires_grad, *results, *(x.requires_grad for x in results)]
+
+    dims = (0, 0, 0, None)
+    found = func.vmap(f, dims) if around else torch.func.vmap(purefx.compile(f), dims)
+    torch.testing.assert_close(steps(found), steps(torch.func.vmap(f, dims)))

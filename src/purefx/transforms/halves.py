@@ -28,12 +28,13 @@ class Halves:
 
     ``forward`` returns the outputs, then residuals; ``backward`` takes those and what it reads of the inputs and the
     cotangents, and returns the gradients.  The inputs ``saved`` are those that eager has saved, and those that this
-    reads.
+    reads.  Autograd has a history of the outputs ``with_history``.
     """
 
     forward: Program
     backward: Backward
     saved: frozenset[int]
+    with_history: Sequence[bool]
 
 
 def halves_of(program: Program, wrt: Wrt, inputs: Sequence[torch.Tensor]) -> Halves | None:
@@ -53,12 +54,12 @@ def _split(program: Program, wrt: Wrt, inputs: Tensors) -> Halves | None:
     outputs = program.graph(inputs).outputs_like()
     cotangents = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in outputs]
     cotangents = [x for x, inexact in zip(cotangents, program.inexact, strict=True) if inexact]
-    joint = None
+    joint, graph = program.joint(wrt), None
     with suppress(Exception):
-        joint = program.joint(wrt).graph((*inputs, *cotangents))
-    if joint is None:
+        graph = joint.graph((*inputs, *cotangents))
+    if graph is None:
         return None
-    pieces = split(joint, program.arity, len(outputs))
+    pieces = split(graph, program.arity, len(outputs))
     known = _differentiable(pieces.forward, inputs)
     read = sorted({x - pieces.residuals for x in pieces.backward.takes if isinstance(x, int)})
     reads = tuple(i for i in read if i >= 0)
@@ -66,6 +67,7 @@ def _split(program: Program, wrt: Wrt, inputs: Tensors) -> Halves | None:
         Forward(program, pieces, known),
         Backward(program, wrt, pieces, reads),
         pieces.saved.union(i for i in reads if i < program.arity),
+        joint.with_history,
     )
     for half in (halves.forward, halves.backward):
         half.teller = program.teller if known is not None else max(program.teller, Teller.PROGRAM)

@@ -117,6 +117,7 @@ def _differentiable(
     level = _Level(program, inputs, transform)
     together = level.asks_for_tangents_alone and level.tangents_reach_no_further()
     kept = None
+    with_history: Sequence[bool] = program.inexact
     with _outside() if transform is None else transform.left():
         if together:
             found = level.ask(program.jvp(tuple(level.tangents)), (*level.held, *level.held_tangents))
@@ -124,6 +125,7 @@ def _differentiable(
             found = level.ask(halves.forward, level.held)
             backward, residuals = halves.backward, found[len(program.inexact) :]
             kept = Served(backward, backward.reads, halves.saved, residuals, level.number)
+            with_history = program.inexact if level.tangents else halves.with_history
         else:
             found = level.ask(program, level.held, served)
     if not level.wrt and not level.tangents:
@@ -133,7 +135,8 @@ def _differentiable(
     if level.tangents and not together:
         tangents = _tangents_alone(level)
     places = tuple(sorted({*level.wrt, *level.tangents}))
-    call = Recorded(program, kept, places, inputs, outputs, tangents, () if served is None else served.unread)
+    unread = () if served is None else served.unread
+    call = Recorded(program, kept, places, inputs, outputs, with_history, tangents, unread)
     recorded: Tensors = applied_at_one_level(Node, call, *(inputs[i] for i in places))
     return recorded
 
@@ -247,8 +250,9 @@ def _batched(program: Program, inputs: Sequence[torch.Tensor], served: Served | 
 class Recorded:
     """A call that has been computed: ``tangents`` are those of its inexact outputs.
 
-    Of the ``inputs`` those at ``places`` have derivatives at the level of the call; ``unread`` are those of them that
-    may have been written since they were given.
+    Autograd has a history of the outputs ``with_history``, and forward-mode AD of all inexact ones.  Of the ``inputs``
+    those at ``places`` have derivatives at the level of the call; ``unread`` are those of them that may have been
+    written since they were given.
     """
 
     program: Program
@@ -256,6 +260,7 @@ class Recorded:
     places: tuple[int, ...]
     inputs: Sequence[torch.Tensor]
     outputs: Tensors
+    with_history: Sequence[bool]
     tangents: Tensors
     unread: Unread
 
@@ -284,7 +289,8 @@ class Node(OneLevelFunction):  # type: ignore[misc]  # PyTorch gives it no types
             ctx.served = replace(served, residuals=(), unread=unread)
             ctx.save_for_backward(*[x for i, x in enumerate(call.inputs) if i in served.saved], *served.residuals)
         pairs = list(zip(call.outputs, call.program.inexact, strict=True))
-        ctx.mark_non_differentiable(*(x for x, inexact in pairs if not inexact))
+        without = (x for x, has_history in zip(call.outputs, call.with_history, strict=True) if not has_history)
+        ctx.mark_non_differentiable(*without)
         ctx.like = [(x.shape, x.dtype, x.device) for x, inexact in pairs if inexact]
         return call.outputs
 

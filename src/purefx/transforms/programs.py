@@ -92,9 +92,9 @@ class Program(ABC):
         """The gradients with respect to the inputs ``wrt``."""
         return self._derive(("vjp", wrt), lambda: Vjp(self, wrt))
 
-    def joint(self, wrt: Wrt) -> Program:
+    def joint(self, wrt: Wrt) -> Joint:
         """The outputs, then the gradients with respect to the inputs ``wrt``."""
-        return self._derive(("joint", wrt), lambda: Joint(self, wrt))
+        return cast(Joint, self._derive(("joint", wrt), lambda: Joint(self, wrt)))
 
     def jvp(self, wrt: Wrt) -> Program:
         """The outputs, then the tangents of the inexact ones; the inputs ``wrt`` have tangents."""
@@ -211,6 +211,13 @@ class Joint(Derivative):
 
     def __init__(self, of: Program, wrt: Wrt) -> None:
         super().__init__(of, wrt, of.arity + sum(of.inexact), (*of.inexact, *(True,) * len(wrt)))
+        self._with_history: Sequence[bool] = of.inexact
+
+    @property
+    def with_history(self) -> Sequence[bool]:
+        """Which outputs of ``of`` autograd has a history of; known when the graph is made."""
+        normal = self.normal()
+        return cast(Joint, normal.of).with_history if isinstance(normal, Vmap) else self._with_history
 
     def of_program(self, program: Program) -> Program:
         """The outputs of ``program``, and the gradients."""
@@ -222,7 +229,7 @@ class Joint(Derivative):
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """What PyTorch computes."""
-        outputs, gradients = _differentiated(self.of, self.wrt, inputs)
+        outputs, gradients, self._with_history = _differentiated(self.of, self.wrt, inputs)
         return (*outputs, *gradients)
 
 
@@ -319,8 +326,8 @@ class Fixed(Program):
 
 
 @torch.enable_grad()
-def _differentiated(of: Program, wrt: Wrt, inputs: Tensors) -> tuple[Tensors, Tensors]:
-    """The outputs of ``of``, and the gradients for the cotangents that come after its inputs.
+def _differentiated(of: Program, wrt: Wrt, inputs: Tensors) -> tuple[Tensors, Tensors, Sequence[bool]]:
+    """The outputs of ``of``, the gradients for the cotangents after its inputs, and which outputs have a history.
 
     Rule: by autograd itself, as in a loop over examples.  ``torch.func`` knows no hooks on what is saved, and no leaves
     that the function makes; it is used only inside of another of its transforms.
@@ -335,14 +342,15 @@ def _differentiated(of: Program, wrt: Wrt, inputs: Tensors) -> tuple[Tensors, Te
 
     if is_transforming():
         _, pull, outputs = cast(Any, torch.func.vjp(inexact, *(own[i] for i in wrt), has_aux=True))
-        return outputs, pull(cotangents)
+        return outputs, pull(cotangents), of.inexact
     chosen = tuple(own[i].view_as(own[i]) if own[i].requires_grad else own[i].detach() for i in wrt)
     differentiable, outputs = inexact(*(x.requires_grad_() for x in chosen))
     pairs = [(x, c) for x, c in zip(differentiable, cotangents, strict=True) if x.requires_grad]
+    with_history = [x.requires_grad for x in outputs]
     if not pairs:
-        return outputs, tuple(map(torch.zeros_like, chosen))
+        return outputs, tuple(map(torch.zeros_like, chosen)), with_history
     made, given = zip(*pairs, strict=True)
-    return outputs, torch.autograd.grad(made, chosen, given, create_graph=True, materialize_grads=True)
+    return outputs, torch.autograd.grad(made, chosen, given, create_graph=True, materialize_grads=True), with_history
 
 
 T = TypeVar("T")
