@@ -447,3 +447,22 @@ def test_a_parameter_whose_data_is_swapped_for_what_it_has_gets_both_gradients()
         assert p.grad is not None
         found.append(p.grad)
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_writes_what_it_reaches_by_itself(*, reentrant: bool) -> None:
+    def trained(system: Any) -> list[Any]:
+        torch.manual_seed(0)
+        block = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.ReLU(inplace=True))
+
+        def f(x: Tensor) -> Tensor:
+            for _ in range(2):
+                x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=reentrant)
+            return x
+
+        compiled, x = system(f), ramp(4, 3).sin().requires_grad_()
+        for _ in range(2):
+            compiled(x).square().sum().backward()
+        return [x.grad, *(w.grad for w in block.parameters()), *block.buffers()]
+
+    torch.testing.assert_close(trained(through(without_compiler)), trained(lambda f: f))

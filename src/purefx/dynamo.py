@@ -10,7 +10,7 @@ Each call comes with real tensors, and is captured if its sharing, or anything e
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -18,8 +18,10 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import checkpoint
 
+from purefx._torch import storage_key
 from purefx.api import Compiled
 from purefx.autodiff.partition import Partition
+from purefx.capture.meeting import met
 from purefx.compilers import Backend, Compilers, adapt
 from purefx.errors import Refusal
 from purefx.functional.decompose import Decompositions
@@ -187,7 +189,26 @@ def _copy(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def checkpointed(body: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-    """What ``torch.utils.checkpoint`` makes of ``body``, a part of a graph of Dynamo's."""
+    """What ``torch.utils.checkpoint`` makes of ``body``, a part of a graph of Dynamo's.
+
+    Dynamo passes to it what the user's function reached by itself, too.  Rule: such is what it writes, as the buffers
+    of a module; a checkpoint that writes what it was passed would raise in each backward.
+    """
     if "_checkpoint_context_fn" in body.meta:  # which is no value that a graph could hold
         kwargs["context_fn"] = body.meta["_checkpoint_context_fn"]
-    return checkpoint(body, *args, **kwargs)
+    tensors = [x for x in args if isinstance(x, torch.Tensor)]
+    written = met(lambda *given: body(*_with_tensors(args, given)), tensors)[1]
+    reached = {i: x for i, x in enumerate(args) if isinstance(x, torch.Tensor) and storage_key(x) in written}
+    passed = [x for i, x in enumerate(args) if i not in reached]
+
+    def run(*given: Any) -> Any:
+        left = iter(given)
+        return body(*(reached[i] if i in reached else next(left) for i in range(len(args))))
+
+    return checkpoint(run, *passed, **kwargs)
+
+
+def _with_tensors(args: Sequence[Any], tensors: Iterable[torch.Tensor]) -> list[Any]:
+    """``args`` with ``tensors`` in the place of those among them."""
+    left = iter(tensors)
+    return [next(left) if isinstance(x, torch.Tensor) else x for x in args]
