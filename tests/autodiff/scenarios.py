@@ -229,6 +229,18 @@ def checkpoints_draw_the_same_numbers(compiled: Compile) -> Any:
 
 
 @scenario
+def a_reentrant_checkpoint_reaches_weights_by_itself(compiled: Compile) -> Any:
+    torch.manual_seed(0)
+    w, x, linear = leaf(3, 3), leaf(2, 3), nn.Linear(3, 3)
+    f = compiled(lambda x: (checkpoint(lambda x: linear(x @ w).sin(), x, use_reentrant=True), w * 2))
+    for _ in range(2):
+        y, z = f(x)
+        y.sum().backward()
+        z.sum().backward()
+    return x.grad, w.grad, linear.weight.grad, linear.bias.grad
+
+
+@scenario
 def a_reentrant_checkpoint_has_accumulated_gradients_alone(compiled: Compile) -> Any:
     x = leaf(3)
     f = compiled(lambda x: checkpoint(torch.sin, x, use_reentrant=True))

@@ -306,7 +306,8 @@ def _engine_gradients(
     """What the engine of autograd gives.
 
     Rule: a function may run a backward of its own in its backward, and ask for one that accumulates (the reentrant
-    checkpoint).  Then gradients are taken where they arrive, and what was accumulated is taken away again.
+    checkpoint).  Then gradients are taken where they arrive, and what was accumulated is taken away again.  A leaf that
+    such a backward alone uses has no edge in the graph that is there before: its gradient is what was accumulated.
     """
     edges = [target.edge for target in targets]
     if not edges:
@@ -319,17 +320,20 @@ def _engine_gradients(
             raise
         refusal = RuntimeError(*error.args)
     arrived: dict[int, torch.Tensor] = {}
-    leaves = [target.source.fake for target in targets if isinstance(target.source, Input)]
-    before = [leaf.grad if leaf.is_leaf else None for leaf in leaves]
+    given = {i: target.source.fake for i, target in enumerate(targets) if isinstance(target.source, Input)}
+    leaves = {i: (leaf, leaf.grad) for i, leaf in given.items() if leaf.is_leaf}
+    for leaf, _ in leaves.values():
+        leaf.grad = None
     hooks = [edge.node.register_prehook(partial(_arrive, arrived, i, edge)) for i, edge in enumerate(edges)]
     try:
         torch.autograd.backward(outputs, tangents, retain_graph=True)
     finally:
         for hook in hooks:
             hook.remove()
-        for leaf, gradient in zip(leaves, before, strict=True):
-            if leaf.is_leaf:
-                leaf.grad = gradient
+        for i, (leaf, before) in leaves.items():
+            if leaf.grad is not None and not targets[i].former:
+                arrived.setdefault(i, leaf.grad)
+            leaf.grad = before
     return [arrived.get(i) for i in range(len(targets))], refusal
 
 

@@ -59,7 +59,8 @@ def infer_levels(
         earlier = [target for slot in slots if depths[slot] < depth and slot.is_held for target in passed[slot]]
         stops = frozenset(target.place for target in earlier)
         met = _reached([target.place for slot in mine for target in passed[slot]], stops | views)
-        wanted = tuple(target for target in targets if target.place in met)
+        accumulating = any(map(_is_function, (node for node, _ in met)))
+        wanted = tuple(t for t in targets if t.place in met or (accumulating and _is_given_leaf(t)))
         if stops:
             writing = [s for s in slots if depths[s] < depth and isinstance(s.output, WrittenOutput)]
             written = {id(base_of(slot.fake)) for slot in writing}
@@ -153,7 +154,17 @@ def _runs_functions(stops: frozenset[Place], targets: Sequence[Target]) -> bool:
     """
     behind = _reached(stops, frozenset())
     met = any(target.place in behind - stops for target in targets)
-    return met and any(isinstance(node, BackwardCFunction) for node, _ in behind if not isinstance(node, _BEGINNING))
+    return met and any(_is_function(node) for node, _ in behind)
+
+
+def _is_function(node: Node) -> bool:
+    """Whether ``node`` is that of a custom function of the program."""
+    return isinstance(node, BackwardCFunction) and not isinstance(node, _BEGINNING)
+
+
+def _is_given_leaf(target: Target) -> bool:
+    """Whether gradients may come to ``target`` by no edge: a function's own backward may run another (checkpoints)."""
+    return isinstance(target.source, Input) and target.source.was_leaf and not (target.former or target.begins)
 
 
 def _reached(starts: Iterable[Place], stops: frozenset[Place]) -> set[Place]:
