@@ -241,6 +241,15 @@ def a_reentrant_checkpoint_reaches_weights_by_itself(compiled: Compile) -> Any:
 
 
 @scenario
+def hooks_of_what_a_checkpoint_does_not_use_are_not_called(compiled: Compile) -> Any:
+    x, w, seen = leaf(3), leaf(3), list[str]()
+    w.register_hook(lambda _: seen.append("a gradient"))
+    y, _ = compiled(lambda x, w: (checkpoint(torch.sin, x, use_reentrant=True), w * 2))(x, w)
+    y.sum().backward()
+    return x.grad, w.grad is None, len(seen)
+
+
+@scenario
 def a_reentrant_checkpoint_has_accumulated_gradients_alone(compiled: Compile) -> Any:
     x = leaf(3)
     f = compiled(lambda x: checkpoint(torch.sin, x, use_reentrant=True))

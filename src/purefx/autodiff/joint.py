@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from purefx.analysis.gradients import is_detached
 from purefx.analysis.replay import Replay
 from purefx.autodiff.backward import Pattern, infer_slots, run_backward
-from purefx.autodiff.levels import Level, infer_levels
+from purefx.autodiff.levels import Level, infer_levels, without_idle_targets
 from purefx.autodiff.partition import Partition, choose_saved, partition_function, recompute
 from purefx.autodiff.targets import infer_targets
 from purefx.capture.captured import Capture
@@ -82,6 +82,7 @@ def functionalize_jointly(
     levels = infer_levels(capture.inputs, slots, infer_targets(capture, replay), single=single)
     for level in levels:
         _differentiate(capture, level)
+    levels = tuple(map(without_idle_targets, levels))
     found = [backward for level in levels for backward in level.found.values()]
     by_value = not effects or partition != "default"
     rewriters = iter([rewriter, *(_rewriter(capture, replay) for _ in found[1:])])

@@ -11,7 +11,7 @@ output takes that output, and no gradient flows past it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
@@ -31,16 +31,26 @@ class Level:
 
     Nodes of one ``depth`` have nothing in common: differentiating one leaves what the others have saved.
     ``stops`` are the places of all slots of earlier levels.  ``found`` and ``backwards`` are its backwards so far, as
-    recorded and as graphs, by which slots have a tangent; ``raised`` has what eager's backward raises.
+    recorded and as graphs, by which slots have a tangent; ``raised`` has what eager's backward raises.  To the targets
+    ``aside`` no edge leads.
     """
 
     depth: int
     slots: tuple[Slot, ...]
     targets: tuple[Target, ...]
     stops: frozenset[Place]
+    aside: frozenset[Target] = frozenset()
     found: dict[Pattern, Backward] = field(default_factory=dict)
     backwards: dict[Pattern, FunctionalBackward] = field(default_factory=dict)
     raised: dict[Pattern, Exception] = field(default_factory=dict)
+
+
+def without_idle_targets(level: Level) -> Level:
+    """``level`` without the targets aside at which no gradient has arrived: it is no function of them."""
+    gradients = [backward.gradients for backward in level.found.values()]
+    kept = [i for i, t in enumerate(level.targets) if t not in level.aside or any(g[i] is not None for g in gradients)]
+    found = {p: replace(b, gradients=tuple(b.gradients[i] for i in kept)) for p, b in level.found.items()}
+    return replace(level, targets=tuple(level.targets[i] for i in kept), found=found)
 
 
 def infer_levels(
@@ -60,7 +70,8 @@ def infer_levels(
         stops = frozenset(target.place for target in earlier)
         met = _reached([target.place for slot in mine for target in passed[slot]], stops | views)
         accumulating = any(map(_is_function, (node for node, _ in met)))
-        wanted = tuple(t for t in targets if t.place in met or (accumulating and _is_given_leaf(t)))
+        aside = frozenset(t for t in targets if accumulating and t.place not in met and _is_given_leaf(t))
+        wanted = tuple(t for t in targets if t.place in met or t in aside)
         if stops:
             writing = [s for s in slots if depths[s] < depth and isinstance(s.output, WrittenOutput)]
             written = {id(base_of(slot.fake)) for slot in writing}
@@ -68,7 +79,7 @@ def infer_levels(
             if _runs_functions(stops, wanted) or any(id(base_of(source.fake)) in written for source in sources):
                 return infer_levels(inputs, slots, targets, single=True)
             wanted = (*wanted, *{t.place: t for t in earlier if t.place in met}.values())
-        levels.append(Level(depth, mine, wanted, stops))
+        levels.append(Level(depth, mine, wanted, stops, aside))
     return tuple(levels)
 
 
