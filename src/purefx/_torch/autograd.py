@@ -82,6 +82,24 @@ def saved_by(node: Node) -> list[torch.Tensor]:
     return [tensor for tensor in found if isinstance(tensor, torch.Tensor)]
 
 
+def saved_apart(ctx: Any) -> list[torch.Tensor] | None:
+    """What the function of ``ctx`` has saved, with no look at versions; None where hooks have packed it.
+
+    ``ctx.saved_tensors`` looks at those of all; what a backward reads may be less.
+    """
+    saved = ctx._raw_saved_tensors
+    return None if any(each.unpack_hook is not None for each in saved) else [each.data for each in saved]
+
+
+def is_written(ctx: Any, place: int) -> bool:
+    """Whether what the function of ``ctx`` has saved at ``place``, none of its results, was written since."""
+    try:
+        ctx._raw_saved_tensors[place].unpack()
+    except RuntimeError:
+        return True
+    return False
+
+
 @cache
 def _names_of_saved(kind: type) -> list[str]:
     return [name for name in dir(kind) if name.startswith("_raw_saved_") and not issubclass(kind, BackwardCFunction)]

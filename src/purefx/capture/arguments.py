@@ -73,6 +73,37 @@ class Binding:
             self.place.cell_contents = value
 
 
+class LeftBinding(Binding):
+    """A variable that holds what a transform has left, and gives what that holds."""
+
+    def read(self) -> Any:
+        """The present value, without the wrappers of transforms that have ended."""
+        return _alive(Binding.read(self))
+
+
+class LeftTable(dict[Any, Any]):
+    """A table that has what a transform has left, and gives what that holds."""
+
+    def __init__(self, table: dict[Any, Any]) -> None:
+        super().__init__()
+        self._table = table
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._table[key] = value
+
+    def __getitem__(self, key: Any) -> Any:
+        """The present value, without the wrappers of transforms that have ended."""
+        return _alive(self._table[key])
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The same; ``default`` where there is none."""
+        return _alive(self._table.get(key, default))
+
+
+def _alive(x: Any) -> Any:
+    return as_alive(x) if isinstance(x, torch.Tensor) else x
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Held:
     """A tensor that the program reaches by itself: a closure, a global, an attribute.
@@ -111,6 +142,19 @@ class Flat:
         return args, kwargs
 
 
+def as_left(source: Source, tensor: torch.Tensor) -> Source:
+    """Where ``tensor`` is found at each call, which the wrapper at ``source`` of a transform that has ended holds."""
+    match source:
+        case Held(_, Binding() as binding, name):
+            return Held(tensor, LeftBinding(binding.name, binding.place), name)
+        case TableEntry(table, key, name):
+            return TableEntry(LeftTable(table), key, name)
+        case Held(_, _, name):
+            return Held(tensor, None, name)
+        case _:
+            return source
+
+
 def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flat:
     """The leaves of ``args`` and ``kwargs``; raises UnknownArgumentType for one that cannot be compared."""
     names, given, structure = _named_leaves(args, kwargs)
@@ -122,7 +166,7 @@ def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flat:
 
 def alive(leaves: Iterable[Any]) -> list[Any]:
     """``leaves`` without the wrappers of transforms that have ended: to operators these are what they hold."""
-    return [as_alive(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+    return [*map(_alive, leaves)]
 
 
 def check_tensor(name: str, tensor: torch.Tensor) -> None:

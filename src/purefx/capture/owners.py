@@ -51,6 +51,47 @@ class ListTable(dict[Any, Any]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """A place in a table."""
+
+    table: dict[Any, Any]
+    key: Any
+
+    def read(self) -> Any:
+        """The present value."""
+        return self.table.get(self.key)
+
+    def bind(self, value: Any) -> None:
+        """Put ``value`` there."""
+        self.table[self.key] = value
+
+
+class TupleTable(dict[Any, Any]):
+    """A tuple as a table from positions to elements; a change of one puts another tuple at the ``place`` of the first.
+
+    Its ``items`` are the elements that the tuple had when the table was made.
+    """
+
+    def __init__(self, elements: tuple[Any, ...], place: Binding | Entry) -> None:
+        super().__init__(enumerate(elements))
+        self.place = place
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        now = self.place.read()
+        changed = (*now[:key], value, *now[key + 1 :])
+        self.place.bind(changed if type(now) is tuple else type(now)(*changed))
+
+    def __getitem__(self, key: Any) -> Any:
+        """The element at ``key`` as it is now."""
+        return self.place.read()[key]
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The element at ``key`` as it is now; ``default`` where something else is there."""
+        now = self.place.read()
+        return now[key] if isinstance(now, tuple) and key < len(now) else default
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Owner:
     """Something that keeps tensors in ``tables``, under ``name``."""
 
@@ -67,7 +108,7 @@ class Owner:
 
     def spelled(self, key: Any) -> str:
         """The entry ``key`` as the user would type it."""
-        return f"{self.name}[{key!r}]" if isinstance(self.value, list | dict | deque) else f"{self.name}.{key}"
+        return f"{self.name}[{key!r}]" if isinstance(self.value, list | dict | deque | tuple) else f"{self.name}.{key}"
 
 
 def find_owners(function: Callable[..., Any], leaves: Sequence[Any], names: Sequence[str] = ()) -> list[Owner]:
@@ -79,7 +120,7 @@ def find_owners(function: Callable[..., Any], leaves: Sequence[Any], names: Sequ
     _meet(found, "self", function)
     _meet_defaults(found, _bare(function))
     for binding in reached(function):
-        _meet(found, binding.name, binding.read())
+        _meet(found, binding.name, binding.read(), place=binding)
         _meet_defaults(found, binding.read())
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, torch.nn.Module):
@@ -99,7 +140,8 @@ def _meet_defaults(found: dict[int, Owner], function: Any) -> None:
             _meet(found, name, x)
 
 
-def _meet(found: dict[int, Owner], name: str, x: Any, depth: int = 0) -> None:
+def _meet(found: dict[int, Owner], name: str, x: Any, depth: int = 0, *, place: Binding | Entry | None = None) -> None:
+    """Add what is met by way of ``x``, which is at ``place``, if it can be put there again."""
     x = x.__wrapped__ if _is_compiled(x) else x
     if id(x) in found or depth > 4:
         return
@@ -112,13 +154,30 @@ def _meet(found: dict[int, Owner], name: str, x: Any, depth: int = 0) -> None:
     elif (table := _table(x)) is not None:
         _add(found, name, x, (table,))
     else:
-        for inner, value in _held_by(name, x):
-            _meet(found, inner, value, depth + 1)
+        inside = _add_tuple(found, name, x, place) if isinstance(x, tuple) and place is not None else None
+        for i, (inner, value) in enumerate(_held_by(name, x)):
+            _meet(found, inner, value, depth + 1, place=None if inside is None else Entry(inside, i))
         return
     for owner in list(found.values())[before:]:
-        for key, value in [entry for table in owner.tables for entry in table.items()]:
-            if _is_inner(owner, key, value):
-                _meet(found, owner.spelled(key), value, depth + 1)
+        entries = [(Entry(table, key), value) for table in owner.tables for key, value in table.items()]
+        for entry, value in entries:
+            if _is_inner(owner, entry.key, value) and not isinstance(entry.table, TupleTable):
+                _meet(found, owner.spelled(entry.key), value, depth + 1, place=entry)
+
+
+def _add_tuple(found: dict[int, Owner], name: str, x: tuple[Any, ...], place: Binding | Entry) -> TupleTable | None:
+    """The table of a tuple that holds tensors, by itself or in tuples; None for another."""
+    if not _holds_tensors(x):
+        return None
+    table = TupleTable(x, place)
+    found[id(table)] = Owner(name, x, (table,))
+    return table
+
+
+def _holds_tensors(x: Any) -> bool:
+    if type(x) is tuple or hasattr(type(x), "_make"):
+        return any(isinstance(value, torch.Tensor) or _holds_tensors(value) for value in x)
+    return False
 
 
 def _table(x: Any) -> dict[Any, Any] | None:
@@ -135,7 +194,7 @@ def _table(x: Any) -> dict[Any, Any] | None:
 
 def _held_by(name: str, x: Any) -> Iterator[tuple[str, Any]]:
     """What is met by way of ``x``, which can hold tensors only in what it holds itself."""
-    if type(x) is tuple:
+    if type(x) is tuple or hasattr(type(x), "_make"):
         yield from ((f"{name}[{i}]", value) for i, value in enumerate(x))
     elif isinstance(x, functools.partial):
         yield from [(name, value) for value in (x.func, *x.args, *x.keywords.values())]

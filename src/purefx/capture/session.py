@@ -18,6 +18,7 @@ import torch
 
 from purefx._torch import (
     FakeTensor,
+    as_alive,
     containers_in_cond,
     counting_with,
     outside_transforms,
@@ -37,6 +38,7 @@ from purefx.capture.arguments import (
     Held,
     Leaf,
     Source,
+    as_left,
     check_tensor,
     flatten,
 )
@@ -173,6 +175,8 @@ class _Session:
         return self._flat.whole(leaves)
 
     def _input(self, tensor: torch.Tensor, source: Source) -> Input:
+        if (held := as_alive(tensor)) is not tensor:
+            return self._input(held, as_left(source, held))
         known = self._inputs.get(id(tensor))
         if known is not None:
             known.sources.append(source)
@@ -207,6 +211,7 @@ class _Session:
 
         Autograd has seen the tensor and not the fake: what it would record for a gradient is in the caller's graph.
         """
+        tensor = as_alive(tensor)
         if tensor.requires_grad and torch.is_grad_enabled():
             raise GradientsRefused(
                 f"the program reaches a tensor of size {list(tensor.shape)} that requires grad,"
@@ -331,12 +336,12 @@ _ABSENT = object()
 
 def _is_unchanged(value: Any, old: Any, fakes: dict[int, torch.Tensor]) -> bool:
     """Whether ``value`` is ``old``, or a new container of the very tensors that were in the old one."""
-    if fakes.get(id(value), value) is old:
+    if fakes.get(id(value), value) is (as_alive(old) if isinstance(old, torch.Tensor) else old):
         return True
     if not isinstance(value, list | tuple) or type(value) is not type(old) or len(value) != len(old):
         return False
     pairs = [(_referent(new), _referent(before)) for new, before in zip(value, old, strict=True)]
-    return all(fakes.get(id(new), new) is fakes.get(id(before), before) for new, before in pairs)
+    return all(_is_unchanged(new, fakes.get(id(before), before), fakes) for new, before in pairs)
 
 
 def _referent(x: Any) -> Any:

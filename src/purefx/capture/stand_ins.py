@@ -15,7 +15,7 @@ import torch
 
 from purefx._torch import pytree
 from purefx.capture.arguments import Held, Source, spelled
-from purefx.capture.owners import ListTable, Owner, reached
+from purefx.capture.owners import ListTable, Owner, TupleTable, reached
 from purefx.errors import EscapedState, SourceLine
 
 MakeFake = Callable[[torch.Tensor, Source], torch.Tensor]
@@ -58,6 +58,9 @@ def fake_owners(owners: Sequence[Owner], make: MakeFake) -> Iterator[Tables]:
     """Fakes for the tensors of ``owners``; yields the tables as they were, which they are again afterwards."""
     saved = [(owner, [dict(table) for table in owner.tables]) for owner in owners]
     lists = [(owner.name, owner.value, list(owner.value)) for owner in owners if isinstance(owner.value, list | deque)]
+    tuples = [
+        (table, table.place.read()) for owner in owners for table in owner.tables if isinstance(table, TupleTable)
+    ]
     try:
         for owner in owners:
             for entry in list(owner.entries()):
@@ -77,6 +80,8 @@ def fake_owners(owners: Sequence[Owner], make: MakeFake) -> Iterator[Tables]:
         for owner, tables in saved:
             for table, old in zip(owner.tables, tables, strict=True):
                 _restore(table, old)
+        for table, whole in reversed(tuples):  # the outermost of nested ones last
+            table.place.bind(whole)
 
 
 def check_arguments(before: Whole, after: Whole, line_of: Callable[[Any], SourceLine | None]) -> None:
@@ -107,6 +112,8 @@ def _leaves_by_path(tree: Whole) -> dict[tuple[Any, ...], Any]:
 
 
 def _restore(table: dict[Any, Any], old: dict[Any, Any]) -> None:
+    if isinstance(table, TupleTable):
+        return  # it is put back whole
     if not isinstance(table, ListTable):
         table.clear()
     table.update(old)  # of a list, whose elements are put back by themselves, what the table says of it

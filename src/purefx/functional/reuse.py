@@ -9,7 +9,7 @@ Two nodes compute the same if they are calls of one operator on the same (value 
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,7 +39,7 @@ class Kept:
     def of(cls, functional: Functional, outputs: Sequence[ForwardOutput]) -> Kept:
         """What the graph ``functional`` returns as ``outputs``."""
         numbering = Numbering()
-        numbers = numbering.of(functional)
+        numbers = numbering.of(functional.graph, map(_memory, functional.inputs))
         nodes = dict(zip(functional.outputs, returned(functional.graph), strict=True))
         kept = [nodes[output] for output in outputs]
         alike = frozenset(i for i, node in enumerate(kept) if functional.values[node].geometry.is_static)
@@ -48,7 +48,8 @@ class Kept:
     def used(self, functional: Functional, given: Mapping[int, Input]) -> Functional:
         """``functional`` with what it is ``given`` of these values, by position, in the place of equal nodes."""
         inputs = {i: RootInput(f"kept_{i}", Root(x.before, x, (x,), written=False)) for i, x in given.items()}
-        return _using(functional, self.numbering.of(functional), {self.numbers[i]: x for i, x in inputs.items()})
+        numbers = self.numbering.of(functional.graph, map(_memory, functional.inputs))
+        return _using(functional, numbers, {self.numbers[i]: x for i, x in inputs.items()})
 
 
 class Numbering:
@@ -57,12 +58,12 @@ class Numbering:
     def __init__(self) -> None:
         self._known: dict[Hashable, int] = {}
 
-    def of(self, functional: Functional) -> dict[fx.Node, int]:
-        """The number of each node of ``functional``; a leaf is told by its position."""
+    def of(self, graph: fx.Graph, inputs: Iterable[Hashable]) -> dict[fx.Node, int]:
+        """The number of each node of ``graph``; ``inputs`` tell its inputs from others, None those not known."""
         numbers: dict[fx.Node, int] = {}
-        given = iter(functional.inputs)
-        for node in functional.graph.nodes:
-            key = _memory(next(given)) if node.op == "placeholder" else _computation(node, numbers)
+        given = iter(inputs)
+        for node in graph.nodes:
+            key = next(given) if node.op == "placeholder" else _computation(node, numbers)
             numbers[node] = self._number(object() if key is None else key)
         return numbers
 

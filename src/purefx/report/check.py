@@ -263,7 +263,7 @@ class Held:
         self._places = [(t, t.untyped_storage(), t.storage_offset(), t.size(), t.stride()) for t in strided]
         self._autograd = [(t, t.requires_grad, t.grad if t.is_leaf else None) for t in tensors]
         self._versions = [(t, t._version) for t in tensors if not t.is_inference()]
-        tables = [table for owner in owners if not isinstance(owner.value, list) for table in owner.tables]
+        tables = [table for owner in owners if not isinstance(owner.value, list | tuple) for table in owner.tables]
         self._attributes = [(table, _contents(table)) for table in tables]
         self._lists = [(owner.value, list(owner.value)) for owner in owners if isinstance(owner.value, list)]
         self._variables = [(binding, binding.read()) for binding in bindings]

@@ -86,7 +86,8 @@ def _is_left(x: Any) -> bool:
     """Whether ``x`` has the wrapper of a transform that a capture has left: operators would not differentiate it."""
     if not isinstance(x, torch.Tensor) or not is_functorch_wrapped(x):
         return False
-    return as_alive(x) is not x or not is_transforming()
+    held = as_alive(x)  # operators see what a transform that has ended has left as what that holds
+    return is_functorch_wrapped(held) and (held is not x or not is_transforming())
 
 
 def _calling_module() -> str:

@@ -7,8 +7,9 @@ split(graph, ...)                   ->  Split        forward with residuals, and
 from __future__ import annotations
 
 import functools
+import operator
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ from purefx.errors import TransformRefused
 from purefx.functional.builder import Value
 from purefx.functional.examples import example_of_value
 from purefx.functional.known import find_number
+from purefx.functional.reuse import Numbering
 from purefx.functional.rewrite import functionalize
 from purefx.functional.signature import (
     FunctionalGraph,
@@ -81,12 +83,13 @@ class Graph:
 class Split:
     """A graph of outputs and gradients in two: ``backward`` takes the residuals, then the program's inputs.
 
-    The gradients are computed of the inputs ``saved``, wherever that is done.
+    ``residuals`` are those among what ``forward`` gives: outputs, and more values after these.  The gradients are
+    computed of the inputs ``saved``, wherever that is done.
     """
 
     forward: Graph
     backward: Graph
-    residuals: int
+    residuals: tuple[int, ...]
     saved: frozenset[int]
 
 
@@ -173,24 +176,81 @@ def _taken(given: GraphInput) -> int | torch.Tensor:
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Residuals:
+    """Values that a forward part has computed: ``numbers`` are theirs, in that order."""
+
+    numbering: Numbering
+    numbers: tuple[int, ...]
+
+    @classmethod
+    def of(cls, forward: Graph, places: Sequence[int]) -> Residuals:
+        """What ``forward`` gives at ``places``."""
+        numbering, nodes = Numbering(), returned(forward.functional.graph)
+        numbers = numbering.of(forward.functional.graph, map(_key, forward.takes))
+        return cls(numbering, tuple(numbers[nodes[forward.gives[i]]] for i in places))
+
+    def only(self, places: Sequence[int]) -> Residuals:
+        """Those at ``places``."""
+        return Residuals(self.numbering, tuple(self.numbers[i] for i in places))
+
+    def none_but(self, places: Container[int]) -> Residuals:
+        """As many, of which those at ``places`` alone are told."""
+        return Residuals(self.numbering, tuple(n if i in places else _UNTOLD for i, n in enumerate(self.numbers)))
+
+    def found_in(self, graph: Graph) -> dict[fx.Node, int]:
+        """The nodes of ``graph`` that compute one of these of the same inputs, and which."""
+        numbers = self.numbering.of(graph.functional.graph, map(_key, graph.takes))
+        places = {number: i for i, number in enumerate(self.numbers)}
+        return {node: places[n] for node, n in numbers.items() if n in places and node.op != "placeholder"}
+
+
+_UNTOLD = -1
+"""The number of no value."""
+
+
+def _key(given: int | torch.Tensor) -> Hashable:
+    return ("input", given) if isinstance(given, int) else ("held", id(given))
+
+
+def split_after(graph: Graph, residuals: Residuals, inputs: int, outputs: int) -> Split:
+    """``graph`` as `split` has it, where a forward part has run already, and has kept ``residuals``.
+
+    What else the gradients read is computed again.
+    """
+    nodes = returned(graph.functional.graph)
+    early, after = ([nodes[i] for i in part] for part in (graph.gives[:outputs], graph.gives[outputs:]))
+    given, count = _given(graph), len(residuals.numbers)
+    saved = _saved(graph.functional, given, early, inputs)
+    found = {node: i for node, i in residuals.found_in(graph).items() if node not in after}  # those have own memory
+    backward = _part(graph, given, after, found, count)
+    return Split(extract(graph, early), backward, tuple(range(count)), saved)
+
+
+def _given(graph: Graph) -> dict[fx.Node, int | torch.Tensor]:
+    """What each input of the graph is."""
+    return dict(zip((n for n in graph.functional.graph.nodes if n.op == "placeholder"), graph.takes, strict=True))
+
+
 def split(graph: Graph, inputs: int, outputs: int) -> Split:
     """``graph``, whose first ``outputs`` outputs do not depend on its inputs from number ``inputs`` on, in two.
 
-    What does not depend on those inputs is computed forward; what of it the other part reads is a residual.
+    What the outputs are computed of is computed forward; what of it the other part reads is a residual, as in eager.
     """
-    functional = graph.functional
-    given = dict(zip((n for n in functional.graph.nodes if n.op == "placeholder"), graph.takes, strict=True))
-    late = _depending(functional.graph, [n for n, x in given.items() if isinstance(x, int) and x >= inputs])
-    nodes = returned(functional.graph)
+    functional, given, nodes = graph.functional, _given(graph), returned(graph.functional.graph)
     early, after = ([nodes[i] for i in part] for part in (graph.gives[:outputs], graph.gives[outputs:]))
-    read = [n for user in functional.graph.nodes if user in late and user.op != "output" for n in user.all_input_nodes]
+    forward = _needed(early, {})
+    forward.update(n for n in functional.graph.nodes if n.target is operator.getitem and n.args[0] in forward)
+    late = [n for n in functional.graph.nodes if n not in forward and n.op != "output"]
+    read = [x for n in late for x in n.all_input_nodes]
     values = functional.values
-    tensors = _tensors_behind([n for n in [*read, *after] if n not in late], values)
+    tensors = _tensors_behind([n for n in [*read, *after] if n in forward], values)
     crossing = [n for n in tensors if not _is_had_anyway(n, values)]
+    given_back = [*early, *(n for n in crossing if n not in early)]
     return Split(
-        _part(graph, given, [*early, *crossing], {}),
-        _part(graph, given, after, {node: i for i, node in enumerate(crossing)}),
-        len(crossing),
+        _part(graph, given, given_back, {}, 0),
+        _part(graph, given, after, {node: i for i, node in enumerate(crossing)}, len(crossing)),
+        tuple(given_back.index(n) for n in crossing),
         _saved(functional, given, early, inputs),
     )
 
@@ -228,18 +288,14 @@ def _is_had_anyway(node: fx.Node, values: Mapping[fx.Node, Value]) -> bool:
     return new or node.op in ("placeholder", "get_attr")
 
 
-def _depending(graph: fx.Graph, nodes: list[fx.Node]) -> set[fx.Node]:
-    found = set(nodes)
-    for node in graph.nodes:
-        if not found.isdisjoint(node.all_input_nodes):
-            found.add(node)
-    return found
-
-
 def _part(
-    graph: Graph, given: dict[fx.Node, int | torch.Tensor], outputs: list[fx.Node], residuals: dict[fx.Node, int]
+    graph: Graph,
+    given: dict[fx.Node, int | torch.Tensor],
+    outputs: list[fx.Node],
+    residuals: dict[fx.Node, int],
+    count: int,
 ) -> Graph:
-    """The part of ``graph`` that computes ``outputs`` from its inputs and from ``residuals``, which come first."""
+    """The part of ``graph`` that computes ``outputs`` from its inputs and from ``residuals``, ``count`` come first."""
     functional, made = graph.functional, fx.Graph()
     needed = _needed(outputs, residuals)
     image: dict[fx.Node, fx.Node] = {}
@@ -247,6 +303,8 @@ def _part(
     takes: list[int | torch.Tensor] = []
     by_node = dict(zip(given, functional.inputs, strict=True))
     for node, place in residuals.items():
+        if node not in needed:
+            continue
         image[node] = made.placeholder(node.name)
         records.append(ResidualInput(node.name, functional.values[node]))
         takes.append(place)
@@ -254,7 +312,7 @@ def _part(
         if node in needed and node not in residuals:
             image[node] = made.placeholder(node.name)
             records.append(by_node[node])
-            takes.append(x + len(residuals) if isinstance(x, int) else x)
+            takes.append(x + count if isinstance(x, int) else x)
     for node in functional.graph.nodes:
         if node in needed and node not in image:
             image[node] = made.node_copy(node, image.__getitem__)
@@ -269,8 +327,7 @@ def _part(
 
 def extract(graph: Graph, nodes: list[fx.Node]) -> Graph:
     """The part of ``graph`` that computes ``nodes``."""
-    given = dict(zip((n for n in graph.functional.graph.nodes if n.op == "placeholder"), graph.takes, strict=True))
-    return _part(graph, given, nodes, {})
+    return _part(graph, _given(graph), nodes, {}, 0)
 
 
 def _needed(outputs: list[fx.Node], residuals: dict[fx.Node, int]) -> set[fx.Node]:

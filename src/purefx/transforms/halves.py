@@ -18,23 +18,74 @@ from purefx._torch import outside_transforms, without_modes
 from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.operators import is_inexact
 from purefx.transforms.gradients import Teller
-from purefx.transforms.graphs import Graph, Split, Tensors, split
+from purefx.transforms.graphs import Graph, Residuals, Split, Tensors, split, split_after
+from purefx.transforms.history import graph_of, inexact_places, reach_of
 from purefx.transforms.programs import Fixed, Program, Wrt, fakes_like, plain
+from purefx.transforms.reach import Reach
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """What a forward has kept; ``teller`` tells the gradients of what is computed of that."""
+
+    residuals: Residuals
+    teller: Teller
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Half:
+    """The gradients of the inexact outputs ``of`` of a program with respect to ``wrt``, of what its forward has kept.
+
+    ``backward`` takes residuals, those at ``residuals``, and what it reads of the inputs and of the cotangents of
+    ``program``, which has these outputs.  The inputs ``saved`` are those that eager has saved, and those that it reads.
+    Of what was ``kept`` it tells no more than it reads: the rest may have been written.
+    """
+
+    program: Program
+    of: tuple[int, ...]
+    wrt: Wrt
+    backward: Backward
+    saved: frozenset[int]
+    residuals: frozenset[int]
+    kept: Kept
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """The gradients of some outputs, from the residuals at ``places`` alone, which are ``kept``.
+
+    Without a ``half`` the whole program is differentiated, unless ``kept`` serves what is asked for.
+    """
+
+    half: Half | None
+    kept: Kept | None
+    places: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Halves:
     """A program in two, for gradients that are asked for later.
 
-    ``forward`` returns the outputs, then residuals; ``backward`` takes those and what it reads of the inputs and the
-    cotangents, and returns the gradients.  The inputs ``saved`` are those that eager has saved, and those that this
-    reads.  Autograd has a history of the outputs ``with_history``.
+    ``forward`` returns the outputs, then more values; of these ``residuals`` are kept.  ``whole`` computes the
+    gradients of all outputs, `half_of` those of some.  The outputs are functions of what ``reach`` says.
     """
 
     forward: Program
-    backward: Backward
-    saved: frozenset[int]
-    with_history: Sequence[bool]
+    residuals: tuple[int, ...]
+    whole: Half
+    kept: Kept
+    reach: Reach
+
+    def part(self, of: tuple[int, ...], inputs: Sequence[torch.Tensor]) -> Part | None:
+        """What a node of the outputs ``of`` needs; None where their gradients raise."""
+        program, wrt = self.whole.program, tuple(sorted(self.reach.of(of)))
+        read = half_of(program, of, wrt, inputs, self.kept)
+        if read is None:
+            return None
+        places = tuple(sorted(read.residuals))
+        kept = Kept(self.kept.residuals.only(places), self.kept.teller)
+        half = half_of(program, of, wrt, inputs, kept)
+        return None if half is None else Part(half, kept, places)
 
 
 def halves_of(program: Program, wrt: Wrt, inputs: Sequence[torch.Tensor]) -> Halves | None:
@@ -50,37 +101,70 @@ def halves_of(program: Program, wrt: Wrt, inputs: Sequence[torch.Tensor]) -> Hal
     return found
 
 
+def half_of(program: Program, of: tuple[int, ...], wrt: Wrt, inputs: Sequence[torch.Tensor], kept: Kept) -> Half | None:
+    """The gradients of the outputs ``of`` of ``program``, where a call for ``inputs`` has ``kept`` something.
+
+    None where they raise.
+    """
+    some = program.only(of)
+    key = (wrt, some.kind(inputs), kept)
+    if key not in some.halves:
+        with ONE_AT_A_TIME, outside_transforms(), without_modes():
+            given = some.laid_out(fakes_like(inputs))
+            joint = _joint(some, wrt, given)
+            pieces = None if joint is None else split_after(joint, kept.residuals, some.arity, len(of))
+            some.halves[key] = None if pieces is None else _half(some, of, wrt, pieces, kept)
+    found: Half | None = some.halves[key]
+    return found
+
+
 def _split(program: Program, wrt: Wrt, inputs: Tensors) -> Halves | None:
-    outputs = program.graph(inputs).outputs_like()
-    cotangents = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in outputs]
-    cotangents = [x for x, inexact in zip(cotangents, program.inexact, strict=True) if inexact]
-    joint, graph = program.joint(wrt), None
-    with suppress(Exception):
-        graph = joint.graph((*inputs, *cotangents))
-    if graph is None:
+    joint = _joint(program, wrt, inputs)
+    if joint is None:
         return None
-    pieces = split(graph, program.arity, len(outputs))
+    count = len(program.inexact)
+    pieces = split(joint, program.arity, count)
     known = _differentiable(pieces.forward, inputs)
-    read = sorted({x - pieces.residuals for x in pieces.backward.takes if isinstance(x, int)})
+    teller = program.teller if known is not None else max(program.teller, Teller.PROGRAM)
+    kept = Kept(Residuals.of(pieces.forward, pieces.residuals), teller)
+    half = _half(program, tuple(range(sum(program.inexact))), wrt, pieces, kept)
+    forward = Forward(program, pieces, known)
+    forward.teller = teller
+    return Halves(forward, pieces.residuals, half, kept, reach_of(program, wrt, inputs))
+
+
+def _joint(program: Program, wrt: Wrt, inputs: Tensors) -> Graph | None:
+    """The graph of the outputs and the gradients; None where these raise."""
+    graph, places = graph_of(program, inputs)
+    like = graph.outputs_like()
+    outputs = [like[i] for i in inexact_places(program, places)]
+    cotangents = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in outputs]
+    with suppress(Exception):
+        return program.joint(wrt).graph((*inputs, *cotangents))
+    return None
+
+
+def _half(program: Program, of: tuple[int, ...], wrt: Wrt, pieces: Split, kept: Kept) -> Half:
+    places = {x for x in pieces.backward.takes if isinstance(x, int)}
+    count = len(pieces.residuals)
+    read = sorted(x - count for x in places)
     reads = tuple(i for i in read if i >= 0)
-    halves = Halves(
-        Forward(program, pieces, known),
-        Backward(program, wrt, pieces, reads),
-        pieces.saved.union(i for i in reads if i < program.arity),
-        joint.with_history,
-    )
-    for half in (halves.forward, halves.backward):
-        half.teller = program.teller if known is not None else max(program.teller, Teller.PROGRAM)
-    return halves
+    backward = Backward(program, wrt, pieces, reads)
+    backward.teller = max(program.teller, kept.teller)
+    saved = pieces.saved.union(i for i in reads if i < program.arity)
+    residuals = frozenset(x for x in places if x < count)
+    known = kept if len(residuals) == count else Kept(kept.residuals.none_but(residuals), kept.teller)
+    return Half(program, of, wrt, backward, saved, residuals, known)
 
 
 class Forward(Fixed):
-    """The part of a `Joint` of ``of`` that computes the outputs, and residuals after them."""
+    """The part of a `Joint` of ``of`` that computes the outputs, and after them what else is kept."""
 
     role = "forward"
 
     def __init__(self, of: Program, pieces: Split, differentiable: Sequence[bool] | None) -> None:
-        kept = (False,) * pieces.residuals if differentiable is None else differentiable[len(of.inexact) :]
+        count = len(of.inexact)
+        kept = [False] * (len(pieces.forward.gives) - count) if differentiable is None else differentiable[count:]
         inexact = (*of.inexact, *kept)
         super().__init__(of.engine, of.name, of.arity, of.given, inexact, pieces.forward)
         self.of = of
@@ -98,7 +182,7 @@ class Backward(Fixed):
     """
 
     def __init__(self, of: Program, wrt: Wrt, pieces: Split, reads: tuple[int, ...]) -> None:
-        gradients, count = of.vjp(wrt), pieces.residuals
+        gradients, count = of.vjp(wrt), len(pieces.residuals)
         places = {**{i: i for i in range(count)}, **{i + count: k + count for k, i in enumerate(reads)}}
         takes = tuple(places[x] if isinstance(x, int) else x for x in pieces.backward.takes)
         given = count + sum(i < of.given for i in reads)

@@ -10,8 +10,8 @@ rule for each (``custom_function_call``), and take several times as long as the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -29,7 +29,9 @@ from purefx._torch import (
     innermost_transform,
     is_batched_by_autograd,
     is_batching_by_autograd,
+    is_written,
     plain_have_tangents,
+    saved_apart,
     tangent_of,
     unwrap_at,
     unwrap_batch,
@@ -40,28 +42,31 @@ from purefx._torch import (
 from purefx.runtime.differentiable import check_versions
 from purefx.transforms.gradients import Teller
 from purefx.transforms.graphs import Tensors
-from purefx.transforms.halves import Halves, halves_of
+from purefx.transforms.halves import Half, Halves, Kept, halves_of
+from purefx.transforms.history import pushes_of, reach_of
 from purefx.transforms.levels import is_differentiated, levels_of, repeats_elements
 from purefx.transforms.programs import Program, Wrt
+from purefx.transforms.ways import Asked, Way, ways_of
 
-Unread = Sequence[tuple[torch.Tensor, int]]
+Unread = Mapping[int, tuple[torch.Tensor, int]]
+"""Inputs by their positions, with versions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
     """What a call at ``level`` has kept for its gradients.
 
-    ``backward`` takes ``residuals``, of the levels below, and what it ``reads`` of the inputs of the gradients.  The
-    inputs ``saved`` must not be written before.  The others are ``unread``; they have to be at these versions where the
-    whole program is asked instead.
+    ``backward`` takes ``residuals``, of the levels below, and what it ``reads`` of the inputs of the gradients.
+    ``unread`` are inputs that nobody has looked at; they have to be at these versions where the whole program is asked
+    instead.  ``kept`` tells what the residuals are, unless a batch has changed them.
     """
 
     backward: Program
     reads: tuple[int, ...]
-    saved: frozenset[int]
     residuals: Sequence[torch.Tensor]
     level: int
-    unread: Unread = ()
+    unread: Unread
+    kept: Kept | None
 
     def given(self, inputs: Sequence[torch.Tensor]) -> Tensors:
         """What ``backward`` takes."""
@@ -96,7 +101,7 @@ def _apply(program: Program, inputs: Sequence[torch.Tensor], served: Served | No
 def _below(program: Program, inputs: Sequence[torch.Tensor], served: Served) -> Tensors:
     """The gradients from residuals, where these are; from the inputs alone, if others would differentiate a cut."""
     if _may_be_cut(served.backward, inputs):
-        check_versions(served.unread)
+        check_versions(list(served.unread.values()))
         return _apply(program, inputs)
     return _apply(served.backward, served.given(inputs))
 
@@ -116,29 +121,43 @@ def _differentiable(
     """The outputs at a level of grad or jvp, or outside of all, where autograd and forward-mode AD may look on."""
     level = _Level(program, inputs, transform)
     together = level.asks_for_tangents_alone and level.tangents_reach_no_further()
-    kept = None
-    with_history: Sequence[bool] = program.inexact
+    count, halves = len(program.inexact), None
     with _outside() if transform is None else transform.left():
         if together:
             found = level.ask(program.jvp(tuple(level.tangents)), (*level.held, *level.held_tangents))
         elif level.wrt and served is None and (halves := _halves(level)) is not None:
             found = level.ask(halves.forward, level.held)
-            backward, residuals = halves.backward, found[len(program.inexact) :]
-            kept = Served(backward, backward.reads, halves.saved, residuals, level.number)
-            with_history = program.inexact if level.tangents else halves.with_history
         else:
             found = level.ask(program, level.held, served)
     if not level.wrt and not level.tangents:
         return level.wrapped(found)
-    count = len(program.inexact)
     outputs, tangents = level.wrapped(found[:count]), level.wrapped(found[count:]) if together else ()
     if level.tangents and not together:
         tangents = _tangents_alone(level)
-    places = tuple(sorted({*level.wrt, *level.tangents}))
-    unread = () if served is None else served.unread
-    call = Recorded(program, kept, places, inputs, outputs, with_history, tangents, unread)
-    recorded: Tensors = applied_at_one_level(Node, call, *(inputs[i] for i in places))
-    return recorded
+    residuals = () if served is None else served.residuals
+    if halves is not None:
+        residuals = [found[i] for i in halves.residuals]
+    past = Past(level.number, {}) if served is None else Past(served.level, served.unread)
+    made, inexact = list(outputs), program.inexact_places
+    for way in _ways(level, halves, None if served is None else served.kept):
+        own = [outputs[inexact[k]] for k in way.of]
+        pushed = [tangents[k] for k in way.of] if way.have_tangents else ()
+        missing = {k: outputs[inexact[k]].detach() for k in way.missing}
+        given = Given(inputs, own, pushed, missing, [residuals[i] for i in way.residuals], past)
+        with level.recording(way):
+            recorded = applied_at_one_level(Node, way, given, *[inputs[i] for i in way.places])
+        for k, x in zip(way.of, recorded, strict=True):
+            made[inexact[k]] = x
+    return tuple(made)
+
+
+def _ways(level: _Level, halves: Halves | None, kept: Kept | None) -> Sequence[Way]:
+    """The nodes that the outputs of a call need."""
+    program, tangents = level.program, tuple(level.tangents)
+    reach = reach_of(program, level.wrt, level.held) if halves is None else halves.reach
+    pushed = pushes_of(program, tangents, level.held) if tangents else (False,) * len(reach.inputs)
+    asked = Asked(reach, pushed, tangents, kept if halves is None else halves.kept)
+    return ways_of(program, asked, halves, level.held)
 
 
 def _tangents_alone(level: _Level) -> Tensors:
@@ -199,6 +218,14 @@ class _Level:
             return _apply(program, inputs, served)
         return _run(program, inputs, served)
 
+    def recording(self, way: Way) -> AbstractContextManager[Any]:
+        """Let autograd and forward-mode AD see what the outputs of a node have of theirs."""
+        if not self.tangents:
+            return nullcontext()
+        if not way.have_tangents:
+            return without_tangents()
+        return nullcontext() if way.wrt else torch.no_grad()
+
     def wrapped(self, outputs: Tensors) -> Tensors:
         """``outputs`` as this level sees them."""
         return outputs if self.transform is None else wrap_at(outputs, self.number)
@@ -237,7 +264,7 @@ def _batched(program: Program, inputs: Sequence[torch.Tensor], served: Served | 
             read = (*places, *[dims[i] for i in served.reads])
             backward = served.backward.vmap(read, randomness)
             is_batch = any(dim is not None for dim in read)  # else it knows no number of examples, and the whole does
-            served = replace(served, backward=backward, residuals=kept) if is_batch else None
+            served = replace(served, backward=backward, residuals=kept, kept=None) if is_batch else None
         whole = not any(map(repeats_elements, held))
         outputs = _apply(program.vmap(tuple(dims), randomness, whole=whole), held, served)
         batches = program.are_batches(dims, len(outputs)) if size else [True] * len(outputs)
@@ -247,26 +274,30 @@ def _batched(program: Program, inputs: Sequence[torch.Tensor], served: Served | 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recorded:
-    """A call that has been computed: ``tangents`` are those of its inexact outputs.
+class Past:
+    """The ``level`` of the call that has kept residuals, and what may have been written since it was given."""
 
-    Autograd has a history of the outputs ``with_history``, and forward-mode AD of all inexact ones.  Of the ``inputs``
-    those at ``places`` have derivatives at the level of the call; ``unread`` are those of them that may have been
-    written since they were given.
-    """
-
-    program: Program
-    served: Served | None
-    places: tuple[int, ...]
-    inputs: Sequence[torch.Tensor]
-    outputs: Tensors
-    with_history: Sequence[bool]
-    tangents: Tensors
+    level: int
     unread: Unread
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Given:
+    """A call that has been computed: ``outputs`` are those of a node, with their ``tangents``.
+
+    ``missing`` are outputs like which zeros are their cotangents.
+    """
+
+    inputs: Sequence[torch.Tensor]
+    outputs: Sequence[torch.Tensor]
+    tangents: Sequence[torch.Tensor]
+    missing: Mapping[int, torch.Tensor]
+    residuals: Sequence[torch.Tensor]
+    past: Past
+
+
 class Node(OneLevelFunction):  # type: ignore[misc]  # PyTorch gives it no types
-    """A call of a program in the graph of autograd of one level; it is given what has derivatives there.
+    """Outputs of a call in the graph of autograd of one level; it is given what has derivatives there.
 
     Autograd saves the residuals, and the inputs that eager would save: it frees them after a backward, and sees it if
     they are written.
@@ -275,49 +306,88 @@ class Node(OneLevelFunction):  # type: ignore[misc]  # PyTorch gives it no types
     """
 
     @staticmethod
-    def forward(ctx: Any, call: Recorded, *_: torch.Tensor) -> Tensors:
+    def forward(ctx: Any, way: Way, given: Given, *_: torch.Tensor) -> Tensors:
         """The outputs, which are computed already."""
-        ctx.program, ctx.served, ctx.places, ctx.tangents = call.program, call.served, call.places, call.tangents
         ctx.set_materialize_grads(False)
-        ctx.unread, served = call.unread, call.served
-        if served is None:
-            ctx.inputs = [None] * len(call.inputs)
-            ctx.save_for_backward(*call.inputs)
-        else:
-            ctx.inputs = [None if i in served.saved else x for i, x in enumerate(call.inputs)]
-            unread = [(x, x._version) for x in ctx.inputs if x is not None and not x.is_inference()]
-            ctx.served = replace(served, residuals=(), unread=unread)
-            ctx.save_for_backward(*[x for i, x in enumerate(call.inputs) if i in served.saved], *served.residuals)
-        pairs = list(zip(call.outputs, call.program.inexact, strict=True))
-        without = (x for x, has_history in zip(call.outputs, call.with_history, strict=True) if not has_history)
-        ctx.mark_non_differentiable(*without)
-        ctx.like = [(x.shape, x.dtype, x.device) for x, inexact in pairs if inexact]
-        return call.outputs
+        ctx.way, ctx.tangents, ctx.past = way, given.tangents, given.past
+        ctx.like = {k: (x.shape, x.dtype, x.device) for k, x in given.missing.items()}
+        inputs, residuals = given.inputs, given.residuals
+        saved = range(len(inputs)) if way.half is None else way.half.saved
+        ctx.inputs = [None if i in saved else x for i, x in enumerate(inputs)]
+        ctx.unread = {i: _now(x) for i, x in enumerate(ctx.inputs) if x is not None and not x.is_inference()}
+        own = way.half is not None and len(way.of) > 1
+        ctx.results = {
+            i: _now(x.detach()) for i, x in enumerate(residuals) if own and any(x is y for y in given.outputs)
+        }
+        ctx.save_for_backward(*[x for i, x in enumerate(inputs) if i in saved], *residuals)
+        return tuple(given.outputs)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
         """The gradients of the inputs that need one."""
-        needed = ctx.needs_input_grad[1:]
-        given = [x for x, inexact in zip(cotangents, ctx.program.inexact, strict=True) if inexact]
-        if all(x is None for x in given):
-            return None, *(None for _ in needed)
-        whole = [_zeros(*like) if x is None else x for x, like in zip(given, ctx.like, strict=True)]
-        served: Served | None = ctx.served
-        check_versions(ctx.unread)
-        saved = iter(unwrap_dead(ctx.saved_tensors))
-        own = [next(saved) if x is None else x for x in ctx.inputs]
-        inputs = unwrap_dead([*own, *whole])
-        if served is not None:
-            served = replace(served, residuals=list(saved))
-        wrt: Wrt = tuple(place for place, asked in zip(ctx.places, needed, strict=True) if asked)
-        gradients = iter(_call(ctx.program.vjp(wrt), inputs, served))
-        return None, *(next(gradients) if asked else None for asked in needed)
+        way: Way = ctx.way
+        needed = ctx.needs_input_grad[2:]
+        known = {k: x for k, x in zip(way.of, cotangents, strict=True) if x is not None}
+        given = tuple(known)
+        if not given:
+            return None, None, *(None for _ in needed)
+        half, inputs, residuals = _read(ctx, given)
+        program, wrt = (way.program.only(given), way.reached(given)) if half is None else (half.program, half.wrt)
+        whole = [known[k] if k in known else _zeros(*ctx.like[k]) for k in (given if half is None else half.of)]
+        served = None if half is None else _served(ctx, half, inputs, residuals)
+        gradients = _call(program.vjp(wrt), unwrap_dead([*inputs, *whole]), served)
+        found = dict(zip(wrt, gradients, strict=True))
+        return None, None, *(found.get(i) if asked else None for i, asked in zip(way.places, needed, strict=True))
 
     @staticmethod
     def jvp(ctx: Any, *_: torch.Tensor | None) -> tuple[Any, ...]:
         """The tangents of the outputs."""
-        found = iter(ctx.tangents)
-        return tuple(next(found, None) if inexact else None for inexact in ctx.program.inexact)
+        return tuple(ctx.tangents)
+
+
+def _read(ctx: Any, given: tuple[int, ...]) -> tuple[Half | None, list[torch.Tensor], list[torch.Tensor]]:
+    """The half for the outputs ``given``, if there is one, the inputs and the residuals.
+
+    Raises if something was written that it reads, or that eager has saved for these.
+    """
+    way: Way = ctx.way
+    if way.half is not None and given == way.of:
+        return way.half, *_apart(ctx, ctx.saved_tensors)
+    data = saved_apart(ctx)
+    inputs, residuals = _apart(ctx, ctx.saved_tensors if data is None else data)
+    half, unread = way.half_of(given, inputs), ctx.past.unread
+    if half is None:
+        check_versions(list(unread.values()))
+        return None, *_apart(ctx, ctx.saved_tensors)
+    check_versions([known[i] for known in (unread, ctx.unread) for i in half.saved if i in known])
+    check_versions([ctx.results[i] for i in half.residuals if i in ctx.results])
+    places = {i: place for place, i in enumerate(i for i, x in enumerate(ctx.inputs) if x is None)}
+    read = [places[i] for i in half.saved if i in places]
+    read += [len(places) + i for i in half.residuals if i not in ctx.results]
+    if data is not None and any(is_written(ctx, place) for place in read):
+        _apart(ctx, ctx.saved_tensors)  # raises
+    return half, inputs, residuals
+
+
+def _served(ctx: Any, half: Half, inputs: Sequence[torch.Tensor], residuals: Sequence[torch.Tensor]) -> Served:
+    """What ``half`` takes; of inputs that it does not read it is told whether they were written."""
+    past, unread = ctx.past, ctx.unread
+    if half is not ctx.way.half and saved_apart(ctx) is not None:
+        saved = [i for i, x in enumerate(ctx.inputs) if x is None]
+        others = [(place, i) for place, i in enumerate(saved) if i not in half.saved and not inputs[i].is_inference()]
+        unread = {**unread, **{i: (inputs[i], inputs[i]._version - is_written(ctx, place)) for place, i in others}}
+    backward = half.backward
+    return Served(backward, backward.reads, residuals, past.level, {**unread, **past.unread}, half.kept)
+
+
+def _apart(ctx: Any, saved: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The inputs and the residuals, of which ``saved`` has those that autograd keeps."""
+    rest = iter(unwrap_dead(saved))
+    return [next(rest) if x is None else x for x in ctx.inputs], list(rest)
+
+
+def _now(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    return x, x._version
 
 
 def _zeros(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

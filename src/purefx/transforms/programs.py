@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import torch
 
-from purefx._torch import FakeTensorMode, is_transforming, outside_transforms, with_memory, without_modes
+from purefx._torch import FakeTensorMode, is_transforming, outside_transforms, tangent_of, with_memory, without_modes
 from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.operators import without_overlap
 from purefx.transforms.draws import Draws, with_draws
@@ -27,6 +28,7 @@ from purefx.transforms.gradients import Teller
 from purefx.transforms.graphs import Engine, Graph, Tensors, capture_values
 from purefx.transforms.levels import first_of
 from purefx.transforms.origins import Origin
+from purefx.transforms.reach import Reach, infer_reach
 
 Dims = tuple[int | None, ...]
 Wrt = tuple[int, ...]
@@ -37,10 +39,11 @@ Kind = tuple[Any, ...]
 
 
 class Program(ABC):
-    """A function from ``arity`` plain tensors to plain tensors; ``halves`` has what `halves_of` has made of it.
+    """A function from ``arity`` plain tensors to plain tensors; ``halves`` and ``ways`` have what has been made of it.
 
     ``inexact`` tells of each output whether it has a gradient: whether it is of floating point or complex.  The
-    geometry of the first ``given`` inputs is part of the program; the others are contiguous.
+    geometry of the first ``given`` inputs is part of the program; the others are contiguous.  ``reaches`` has what its
+    outputs are functions of, and ``pushes`` which of them have a tangent, as far as it is known.
     """
 
     def __init__(self, engine: Engine, name: str, arity: int, given: int, inexact: Sequence[bool]) -> None:
@@ -49,10 +52,14 @@ class Program(ABC):
         self.arity = arity
         self.given = given
         self.inexact = tuple(inexact)
+        self.inexact_places = [i for i, has_gradient in enumerate(inexact) if has_gradient]
         self._graphs: dict[Kind, Graph] = {}
         self._compiled: dict[Kind, Callable[..., Tensors]] = {}
         self._derived: dict[Any, Program] = {}
         self.halves: dict[Any, Any] = {}
+        self.ways: dict[Any, Any] = {}
+        self.reaches: dict[tuple[Wrt, Kind], Reach] = {}
+        self.pushes: dict[tuple[Wrt, Kind], tuple[bool, ...]] = {}
 
     role = "inference"
     """Which of the compilers its graph is for."""
@@ -92,9 +99,9 @@ class Program(ABC):
         """The gradients with respect to the inputs ``wrt``."""
         return self._derive(("vjp", wrt), lambda: Vjp(self, wrt))
 
-    def joint(self, wrt: Wrt) -> Joint:
+    def joint(self, wrt: Wrt) -> Program:
         """The outputs, then the gradients with respect to the inputs ``wrt``."""
-        return cast(Joint, self._derive(("joint", wrt), lambda: Joint(self, wrt)))
+        return self._derive(("joint", wrt), lambda: Joint(self, wrt))
 
     def jvp(self, wrt: Wrt) -> Program:
         """The outputs, then the tangents of the inexact ones; the inputs ``wrt`` have tangents."""
@@ -107,6 +114,17 @@ class Program(ABC):
         """
         whole = whole and self.teller is Teller.OPERATORS
         return self._derive(("vmap", dims, randomness, whole), lambda: Vmap(self, dims, randomness, whole=whole))
+
+    def only(self, chosen: Sequence[int]) -> Program:
+        """The program that has the outputs ``chosen`` alone, which are counted among the inexact ones."""
+        if len(chosen) == len(self.inexact):
+            return self
+        places = tuple(self.inexact_places[k] for k in chosen)
+        return self._derive(("only", places), lambda: self.some(places))
+
+    def some(self, places: tuple[int, ...]) -> Program:
+        """The program of the inexact outputs at ``places``."""
+        return Some(self, places)
 
     def normal(self) -> Program:
         """The same program with vmap outermost."""
@@ -211,13 +229,6 @@ class Joint(Derivative):
 
     def __init__(self, of: Program, wrt: Wrt) -> None:
         super().__init__(of, wrt, of.arity + sum(of.inexact), (*of.inexact, *(True,) * len(wrt)))
-        self._with_history: Sequence[bool] = of.inexact
-
-    @property
-    def with_history(self) -> Sequence[bool]:
-        """Which outputs of ``of`` autograd has a history of; known when the graph is made."""
-        normal = self.normal()
-        return cast(Joint, normal.of).with_history if isinstance(normal, Vmap) else self._with_history
 
     def of_program(self, program: Program) -> Program:
         """The outputs of ``program``, and the gradients."""
@@ -229,7 +240,7 @@ class Joint(Derivative):
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """What PyTorch computes."""
-        outputs, gradients, self._with_history = _differentiated(self.of, self.wrt, inputs)
+        outputs, gradients = _differentiated(self.of, self.wrt, inputs)
         return (*outputs, *gradients)
 
 
@@ -254,11 +265,45 @@ class Jvp(Derivative):
         def inexact(*chosen: torch.Tensor) -> tuple[Tensors, Tensors]:
             with SeparateWrites(hooks=False):
                 outputs = self.of.function(*_replaced(own, self.wrt, chosen))
+            known = [tangent_of(x) is not None for x in _inexact(self.of, outputs)]
+            self.of.pushes[self.wrt, self.of.kind(own)] = tuple(known)
             return _inexact(self.of, outputs), outputs
 
         primals = tuple(without_overlap(own[i]) for i in self.wrt)  # a tangent lies like its primal
         _, found, outputs = cast(Any, torch.func.jvp(inexact, primals, tangents, has_aux=True))
         return (*outputs, *found)
+
+
+class Some(Program):
+    """The outputs of ``of`` at ``places``, which are inexact."""
+
+    def __init__(self, of: Program, places: tuple[int, ...]) -> None:
+        super().__init__(of.engine, of.name, of.arity, of.given, (True,) * len(places))
+        self.of = of
+        self.places = places
+        self.teller = of.teller
+        self.draws = of.draws
+        told = len(of.origins)
+        self.origins = [of.origins[i] if i < told else None for i in places]
+
+    def function(self, *inputs: torch.Tensor) -> Tensors:
+        """Those of its outputs."""
+        outputs = self.of.function(*inputs)
+        return tuple(outputs[i] for i in self.places)
+
+    def normal(self) -> Program:
+        """Some outputs of a batch are the batch of these."""
+        of = self.of.normal()
+        return self if of is self.of else of._derive(("only", self.places), lambda: of.some(self.places))
+
+    def graph(self, inputs: Sequence[torch.Tensor]) -> Graph:
+        """The graph of the whole program, of which it gives less."""
+        graph = self.of.graph(inputs)
+        return replace(graph, gives=tuple(graph.gives[i] for i in self.places))
+
+    def lay(self, i: int, x: torch.Tensor) -> torch.Tensor:
+        """``x`` as the whole program takes it."""
+        return self.of.lay(i, x)
 
 
 class Vmap(Program):
@@ -280,6 +325,11 @@ class Vmap(Program):
         self.whole = whole
         self.places = (0,) * len(of.inexact) if places is None else places
 
+    def some(self, places: tuple[int, ...]) -> Program:
+        """The batch of these outputs of each example."""
+        of, moved = self.of.some(places), tuple(self.places[i] for i in places)
+        return Vmap(of, self.dims, self.randomness, moved, whole=self.whole)
+
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """PyTorch's vmap of the graph of one example."""
         return self._batched(inputs)(*inputs)
@@ -290,8 +340,11 @@ class Vmap(Program):
     def example(self, inputs: Sequence[torch.Tensor]) -> Graph:
         """The graph of an example; raises what the program raises for it."""
         with outside_transforms(), without_modes():  # those of a derivative that is being captured
-            given = zip(fakes_like(inputs), self.dims, strict=True)
-            return self.of.graph([x if dim is None else first_of(x, dim) for x, dim in given])
+            return self.of.graph(self.examples(fakes_like(inputs)))
+
+    def examples(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        """The first example of each of ``inputs``."""
+        return tuple(x if dim is None else first_of(x, dim) for x, dim in zip(inputs, self.dims, strict=True))
 
     def _batched(self, inputs: Sequence[torch.Tensor]) -> Callable[..., Tensors]:
         one = self.example(inputs).batchable(self.randomness)
@@ -326,8 +379,8 @@ class Fixed(Program):
 
 
 @torch.enable_grad()
-def _differentiated(of: Program, wrt: Wrt, inputs: Tensors) -> tuple[Tensors, Tensors, Sequence[bool]]:
-    """The outputs of ``of``, the gradients for the cotangents after its inputs, and which outputs have a history.
+def _differentiated(of: Program, wrt: Wrt, inputs: Tensors) -> tuple[Tensors, Tensors]:
+    """The outputs of ``of``, and the gradients for the cotangents that come after its inputs.
 
     Rule: by autograd itself, as in a loop over examples.  ``torch.func`` knows no hooks on what is saved, and no leaves
     that the function makes; it is used only inside of another of its transforms.
@@ -338,19 +391,20 @@ def _differentiated(of: Program, wrt: Wrt, inputs: Tensors) -> tuple[Tensors, Te
 
     def inexact(*chosen: torch.Tensor) -> tuple[Tensors, Tensors]:
         outputs = of.function(*_replaced(own, wrt, chosen))
-        return _inexact(of, outputs), outputs
+        found = _inexact(of, outputs)
+        of.reaches[wrt, of.kind(own)] = infer_reach(found, dict(zip(wrt, chosen, strict=True)))
+        return found, outputs
 
     if is_transforming():
         _, pull, outputs = cast(Any, torch.func.vjp(inexact, *(own[i] for i in wrt), has_aux=True))
-        return outputs, pull(cotangents), of.inexact
+        return outputs, pull(cotangents)
     chosen = tuple(own[i].view_as(own[i]) if own[i].requires_grad else own[i].detach() for i in wrt)
     differentiable, outputs = inexact(*(x.requires_grad_() for x in chosen))
     pairs = [(x, c) for x, c in zip(differentiable, cotangents, strict=True) if x.requires_grad]
-    with_history = [x.requires_grad for x in outputs]
     if not pairs:
-        return outputs, tuple(map(torch.zeros_like, chosen)), with_history
+        return outputs, tuple(map(torch.zeros_like, chosen))
     made, given = zip(*pairs, strict=True)
-    return outputs, torch.autograd.grad(made, chosen, given, create_graph=True, materialize_grads=True), with_history
+    return outputs, torch.autograd.grad(made, chosen, given, create_graph=True, materialize_grads=True)
 
 
 T = TypeVar("T")
