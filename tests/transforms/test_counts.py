@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -57,8 +59,28 @@ def test_how_many_elements_there_are_may_be_said() -> None:
     assert torch.equal(by_size(XS, TIMES), expected)
 
 
-@pytest.mark.parametrize("around", [lambda f: f, torch.func.grad])
-def test_how_many_elements_an_example_gives_has_to_be_said(around: object) -> None:
-    compiled = purefx.compile(lambda x, times: repeated(x, times).sum())
-    with pytest.raises(errors.TransformRefused, match=r"test_counts.py:\d+ in repeated(.|\n)*output_size"):
-        torch.func.vmap(around(compiled))(XS, TIMES)  # type: ignore[operator]  # a transform
+def in_rows(x: Tensor, times: Tensor) -> Tensor:
+    return x.view(3, 1).repeat_interleave(times, dim=0).sin().sum()
+
+
+@pytest.mark.parametrize("function", [repeated, lambda x, times: repeated(x, times).square().sum(), in_rows])
+@pytest.mark.parametrize("in_dims", [(0, 0), (None, 0), (0, None)])
+def test_each_example_may_give_as_many_elements_as_the_first_without_saying(function: Any, in_dims: Any) -> None:
+    given = [x if dim == 0 else x[0] for x, dim in zip((XS, TIMES), in_dims, strict=True)]
+
+    def total(x: Tensor, f: Any = function) -> Tensor:
+        return torch.func.vmap(f, in_dims)(x, given[1]).square().sum()
+
+    compiled = purefx.compile(function)
+    expected, found = (torch.func.vmap(f, in_dims)(*given) for f in (function, compiled))
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.func.grad(total)(given[0], compiled), torch.func.grad(total)(given[0]))
+    if in_dims[1] == 0:
+        given[1] = TIMES + torch.tensor([[0], [1]])
+        with pytest.raises(RuntimeError):
+            torch.func.vmap(compiled, in_dims)(*given)
+
+
+def test_counting_is_refused_where_the_numbers_have_a_batch() -> None:
+    with pytest.raises(errors.TransformRefused, match=r"bincount(.|\n)*scatter_add"):
+        torch.func.vmap(purefx.compile(torch.bincount))(TIMES)

@@ -96,14 +96,14 @@ def below_all(tensor: torch.Tensor) -> tuple[torch.Tensor, list[int], bool]:
     """
     functorch = torch._C._functorch
     wrapped, dim_of, held_by = functorch.is_functorch_wrapped_tensor, functorch.maybe_get_bdim, functorch.get_unwrapped
-    dims, recorded = [], False
+    dims, recorded, tensor = [], False, as_alive(tensor)
     while wrapped(tensor):
         dim = dim_of(tensor)
         if dim < 0:
             recorded = recorded or tensor.requires_grad
         else:
             dims.append(dim)
-        tensor = held_by(tensor)
+        tensor = as_alive(held_by(tensor))
     return tensor, dims, recorded or tensor.requires_grad
 
 
@@ -186,7 +186,8 @@ def innermost_transform() -> Transform | None:
 
 def unwrap_dead(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """``tensors`` without the wrappers of transforms that have ended; operators of PyTorch do so by themselves."""
-    return [*map(torch._C._functorch.unwrap_if_dead, tensors)]
+    alive = torch._C._functorch.unwrap_if_dead
+    return [x if alive(x) is x else as_alive(x) for x in tensors]
 
 
 def is_pullback(function: Callable[..., Any]) -> bool:
@@ -201,9 +202,12 @@ def as_alive(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def unwrap_at(tensors: Sequence[torch.Tensor], level: int) -> list[torch.Tensor]:
-    """What the wrappers of a grad or jvp hold, if such of that ``level`` are among ``tensors``; else these."""
+    """What the wrappers of a grad or jvp hold, if such of that ``level`` are among ``tensors``; else these.
+
+    A transform wraps all its arguments, also what another one has left.
+    """
     unwrap = torch._C._functorch._unwrap_for_grad
-    return [unwrap(x, level) for x in tensors]
+    return unwrap_dead([unwrap(x, level) for x in tensors])
 
 
 def wrap_at(tensors: Sequence[torch.Tensor], level: int) -> tuple[torch.Tensor, ...]:
@@ -216,7 +220,7 @@ def unwrap_batch(tensors: Sequence[torch.Tensor], level: int) -> tuple[list[torc
     """What the vmap at ``level`` has wrapped, and where the batch is in that; None in what it has not."""
     unwrap = torch._C._functorch._unwrap_batched
     pairs = [unwrap(x, level) for x in tensors]
-    return [x for x, _ in pairs], [dim for _, dim in pairs]
+    return unwrap_dead([x for x, _ in pairs]), [dim for _, dim in pairs]
 
 
 def add_batch(tensor: torch.Tensor, level: int) -> torch.Tensor:

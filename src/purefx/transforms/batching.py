@@ -148,13 +148,28 @@ def _counted(functional: FunctionalGraph, node: fx.Node, args: Any, kwargs: Any)
         x, mask = args[0], args[1][dim]
         kept = mask.reshape(*mask.shape, *[1] * (x.dim() - dim - mask.dim()))
         return torch.where(kept, x, 0).flatten(dim, dim + mask.dim() - 1)
-    if op in _LOOPED:
+    if op is aten.repeat_interleave.Tensor:
+        return _repeated(*args, **kwargs)
+    if op is aten.bincount.default:
         raise TransformRefused(
             f"under vmap numbers in a tensor with a batch say how many elements {op} gives, maybe each example others",
             where=SourceLine.parsed(functional.lines.get(node, "")),
-            remedy="say how many (output_size=); count by scatter_add in the place of bincount",
+            remedy="count by scatter_add in the place of bincount",
         )
     return op(*args, **kwargs)
+
+
+def _repeated(repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
+    """``repeat_interleave`` of examples that give as many elements as the first; it raises where one does not."""
+    sizes = [] if output_size is None else [output_size]
+
+    def one(repeats: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = aten.repeat_interleave.Tensor(repeats, output_size=sizes[0] if sizes else None)
+        sizes[:] = sizes or [found.shape[0]]
+        return found
+
+    found: torch.Tensor = _each(one, (repeats,), {})
+    return found
 
 
 def _are_summed(node: fx.Node, dim: int) -> bool:
@@ -247,6 +262,14 @@ def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> t
     chosen = chosen.reshape(-1, *[1] * (x.dim() - dim - 1))
     filler = value.to(x.dtype) if isinstance(value, torch.Tensor) else torch.full((), value, dtype=x.dtype)
     return torch.where(chosen, filler, x)
+
+
+def _index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    """``index_select``; of unknown many indices, if those alone have a batch, for one example after the other."""
+    by_each = isinstance(index.numel(), torch.SymInt) and batch_levels(index) and not batch_levels(x)
+    run = _each if by_each else _applied
+    found: torch.Tensor = run(aten.index_select.default, (x, dim, index), {})
+    return found
 
 
 def _embedding(
@@ -357,6 +380,7 @@ _FREE: dict[Any, Callable[..., Any]] = {
     aten.index_fill.int_Scalar: _index_fill,
     aten.index_fill.int_Tensor: _index_fill,
     aten.index_put.default: _put,
+    aten.index_select.default: _index_select,
     aten.linalg_lu_solve.default: _lu_solve,
     aten.select_scatter.default: _select_scatter,
     operator.getitem: operator.getitem,
@@ -364,10 +388,16 @@ _FREE: dict[Any, Callable[..., Any]] = {
 }
 """Operators that vmap refuses in some layouts, or has no rule for, or a wrong one, as others."""
 
-_LOOPED = frozenset({aten.bincount.default, aten.repeat_interleave.Tensor})
-
-_COUNTED = _LOOPED | {aten.index.Tensor, aten.masked_select.default, aten.nonzero.default}
-"""Operators that give as many elements as numbers in tensors say.  Those that are looped, vmap does not refuse."""
+_COUNTED = frozenset(
+    {
+        aten.bincount.default,
+        aten.index.Tensor,
+        aten.masked_select.default,
+        aten.nonzero.default,
+        aten.repeat_interleave.Tensor,
+    }
+)
+"""Operators that give as many elements as numbers in tensors say."""
 
 _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 
