@@ -127,3 +127,18 @@ def test_numbers_for_a_tensor_made_inside_are_drawn_for_each_example() -> None:
 def test_an_operator_without_a_rule_of_vmap_is_refused() -> None:
     with pytest.raises(errors.TransformRefused, match="no rule"):
         func.vmap(lambda x: rrelu(x, training=True), randomness="same")(XS)
+
+
+def test_derivatives_see_the_numbers_that_permuted_memory_was_filled_with() -> None:
+    def program(x: Tensor) -> Tensor:
+        return dropout(x * 0.5) * x
+
+    def pushed(f: Function) -> Function:
+        return lambda x: torch.func.jvp(f, (x,), (x,))[1]
+
+    x, compiled = torch.arange(1.0, 10.0).view(3, 3).t(), purefx.compile(program)
+    torch.manual_seed(0)
+    kept = program(x) != 0
+    for transformed in (pushed(compiled), torch.func.grad(lambda x: pushed(pushed(compiled))(x).sum())):
+        torch.manual_seed(0)
+        assert torch.equal(transformed(x) != 0, kept)

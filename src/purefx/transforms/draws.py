@@ -158,7 +158,7 @@ def with_draws(graph: Graph, draws: Draws | None) -> Graph:
     ops = tuple(map(_op, _random(graph.functional.graph)))
     if draws is None or not draws.ops or not ops:
         return graph
-    if ops[: len(draws.ops)] != draws.ops:
+    if [_FILLING.get(op, op) for op in ops[: len(draws.ops)]] != [_FILLING.get(op, op) for op in draws.ops]:
         raise TransformRefused(
             f"the program draws {', '.join(map(str, draws.ops))}, and where it is differentiated"
             f" {', '.join(map(str, ops))}",
