@@ -618,6 +618,94 @@ def views_are_hooked_between_writes(a: Tensor, row: Tensor, rows: Tensor, w: Ten
     return y, row * w, rows * 2
 
 
+# ---- views of what shows other memory since
+
+
+def swapped() -> tuple[Tensor, ...]:
+    """A view whose base has been given other memory, and one that has been given other memory than its base."""
+    bases = alive(3, 4), alive(3, 4)
+    views = bases[0][1], bases[1][1]
+    bases[0].data, views[1].data = ramp(3, 4), ramp(4)
+    return (*views, *bases)
+
+
+@programs(swapped)
+def views_are_used_that_show_other_memory(a: Tensor, b: Tensor, base: Tensor, other: Tensor) -> Any:
+    return a * 2, b * 2, a[1:], a.view(2, 2) * b.sum(), base * other
+
+
+@programs(swapped)
+def views_are_written_that_show_other_memory(a: Tensor, b: Tensor, base: Tensor, other: Tensor) -> Any:
+    a.mul_(base.sum())
+    b.mul_(a)
+    return a * 3, b[1:], base * other
+
+
+@programs(swapped)
+def bases_are_written_of_views_that_show_other_memory(a: Tensor, b: Tensor, base: Tensor, other: Tensor) -> Any:
+    older = a[1:], b[1:]
+    base.mul_(2)
+    other.mul_(a.sum())
+    return a * 3, b * 3, older
+
+
+@programs(swapped)
+def bases_are_turned_of_views_that_show_other_memory(a: Tensor, b: Tensor, base: Tensor, other: Tensor) -> Any:
+    base.t_()
+    other.t_()
+    return a * 3, b * 3
+
+
+@programs(swapped)
+def bases_are_detached_of_views_that_show_other_memory(a: Tensor, b: Tensor, base: Tensor, other: Tensor) -> Any:
+    with torch.no_grad():
+        base.mul_(2)
+    base.detach_()
+    other.detach_()
+    return a * 3, b * 3
+
+
+@programs(lambda: (alive(3, 4), ramp(3, 4)))
+def memory_is_given_after_a_write_and_a_view_is_used_then(x: Tensor, y: Tensor) -> Any:
+    alias = x.view(-1)
+    x.mul_(2)
+    x.data = y
+    return alias * 2, x * 3
+
+
+def test_a_view_that_shows_other_memory_and_is_turned_is_not_used() -> None:
+    def f(view: Tensor, *_: Tensor) -> Tensor:
+        view.unsqueeze_(0)
+        return view * 2
+
+    with pytest.raises(GradientsRefused, match="shows other memory now than the tensor whose history it has"):
+        purefx.trace(f, *swapped())
+
+
+@programs(lambda: (ramp(24)[3:9], alive(4)))
+def a_view_is_given_memory_with_a_history(x: Tensor, y: Tensor) -> Any:
+    x.set_(y)
+    (y * 2).unsqueeze_(0)
+    return x, y * 2
+
+
+@programs(lambda: (ramp(24), alive(4)))
+def what_has_no_history_is_written_and_then_given_memory_with_one(x: Tensor, y: Tensor) -> Any:
+    x.add_(1)
+    x.set_(y)
+
+
+# ---- turns that change nothing
+
+
+@programs(lambda: (alive(3, 4),))
+def a_turn_without_grad_that_changes_nothing_comes_before_a_write(x: Tensor) -> Any:
+    with torch.no_grad():
+        x.transpose_(0, 0)
+    x.mul_(2)
+    return x * 3
+
+
 # ---- lazily conjugated aliases
 
 

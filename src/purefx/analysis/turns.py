@@ -47,7 +47,7 @@ def infer_turns(recording: Recording, inputs: Sequence[Input]) -> dict[Variable,
     found: dict[Variable, Turns] = {}
     family_of = _families(recording, inputs)
     for call in recording:
-        if call.effect is Effect.WRITE and call.modes.grad and found:
+        if call.effect is Effect.WRITE and call.seen and found:
             families = {family_of(o.variable) for o in call.written}
             for variable in [variable for variable in found if family_of(variable) in families]:
                 changes = found[variable]

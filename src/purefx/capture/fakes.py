@@ -97,8 +97,9 @@ class FakeFactory:
         if base is None or base.is_neg() or (base.is_conj() and not tensor.is_conj()):
             return None
         made = self.make(base, f"{name}._base")
-        if storage_key(base) != storage_key(tensor):
-            return self._swapped_view(made, tensor, geometry, name)
+        swapped = storage_key(base) != storage_key(tensor)
+        if swapped and not has_room(made, geometry, tensor.itemsize):
+            return self._stray_view(made, tensor, geometry, name)
         with torch.set_grad_enabled(not is_view_without_grad(tensor)):
             fake = view_like(made, tensor, geometry)
         if tensor.requires_grad and not fake.requires_grad and not is_leaf(tensor):
@@ -108,10 +109,15 @@ class FakeFactory:
             increment_version(fake)
         if is_begun(tensor) and is_bare_view(fake):
             fake.requires_grad_()
+        if swapped:  # ``x.data = y`` leaves the base and the history of x as they are, and those of its views
+            fake.data = self._by_itself(tensor, geometry)
         return fake
 
-    def _swapped_view(self, base: torch.Tensor, tensor: torch.Tensor, geometry: Geometry, name: str) -> torch.Tensor:
-        """A view of ``base`` that shows other memory: ``x.data = y`` leaves its base and its history as they are."""
+    def _stray_view(self, base: torch.Tensor, tensor: torch.Tensor, geometry: Geometry, name: str) -> torch.Tensor:
+        """A view of ``base`` that shows other memory, at a place that ``base`` has no memory for.
+
+        Rule: autograd makes its history anew by that place, and takes it of the fake of the base.
+        """
         if tensor.requires_grad:
             raise GradientsRefused(
                 f"{name} was a view of the history that it has, and shows other memory now",
@@ -210,6 +216,11 @@ def _view(base: torch.Tensor, dtype: torch.dtype, geometry: Geometry) -> torch.T
     if chain is None:
         return _flat(base, dtype).as_strided(sizes, strides, offset)
     return apply_chain(base, chain)
+
+
+def has_room(base: torch.Tensor, geometry: Geometry, itemsize: int) -> bool:
+    """Whether the memory of ``base`` has all elements of ``geometry``, as far as that is known."""
+    return geometry.is_static and geometry.span()[1] * itemsize <= base.untyped_storage().nbytes()
 
 
 def _view_of_leaf(view: torch.Tensor) -> torch.Tensor:

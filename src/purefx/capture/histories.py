@@ -30,7 +30,7 @@ from purefx.capture.edges import base_of, has_history_apart
 from purefx.capture.effects import written_lists, written_tensors
 from purefx.capture.given import Given, tensors_of
 from purefx.capture.recording import Call, Effect, Variable
-from purefx.capture.renewal import Older, Stray, renew, settle, turn
+from purefx.capture.renewal import Older, Stray, is_given_memory, renew, settle, turn
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.layout import covers
@@ -67,7 +67,9 @@ class Histories:
         with without_modes():
             for seen in self._seen:
                 tensor = seen()
-                if tensor is not None:
+                if tensor is not None and is_given_memory(tensor):
+                    tensor.__class__ = FakeTensor
+                elif tensor is not None:
                     settle(tensor)
             for view in self._views():
                 if has_history_apart(view) and view._version != view.__dict__.get(_FRESH):
@@ -77,7 +79,8 @@ class Histories:
         """What ``call`` of the tensors ``given`` does to histories; to be called before autograd counts its writes."""
         if self._seen and torch.is_grad_enabled():
             self._refresh(call, given)
-        if call.effect in (Effect.WRITE, Effect.GEOMETRY) and _is_seen(given):
+        call.seen = call.effect in (Effect.WRITE, Effect.GEOMETRY) and _is_seen(given)
+        if call.seen:
             with without_overrides():  # nothing is renewed below autograd
                 self._follow_hooks(call, given)
         if call.effect is Effect.VIEW:
@@ -177,10 +180,10 @@ class Histories:
             turn(tensor, seen=torch.is_grad_enabled())
 
     def _views(self) -> list[torch.Tensor]:
-        """The views that somebody holds."""
+        """The views that somebody holds, but for those that are of no use any more."""
         held = [(seen, view) for seen in self._seen for view in [seen()] if view is not None]
         self._seen = [seen for seen, _ in held]
-        return [view for _, view in held if view._is_view()]
+        return [view for _, view in held if not is_given_memory(view) and view._is_view()]
 
     def _views_of(self, base: torch.Tensor) -> list[torch.Tensor]:
         found = [view for view in self._views() if view._base is base]

@@ -132,7 +132,8 @@ Resize = tuple[Storage, Int, Int]
 class Call:
     """One operator as it ran.  ``results`` is the tree that it returned.
 
-    ``repeats`` is an earlier random call whose numbers this one draws again.
+    ``repeats`` is an earlier random call whose numbers this one draws again.  ``seen`` tells that autograd sees what it
+    writes: gradients are on, and one of its operands requires grad at that moment.
     """
 
     op: Operator
@@ -148,6 +149,7 @@ class Call:
     fresh: tuple[Storage, ...] = ()
     resized: tuple[Resize, ...] = ()
     repeats: Call | None = None
+    seen: bool = False
 
     @property
     def overload(self) -> OpOverload:

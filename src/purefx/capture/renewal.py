@@ -36,8 +36,9 @@ from purefx.capture.edges import (
     leaf_behind,
     without_history,
 )
-from purefx.capture.fakes import view_like
+from purefx.capture.fakes import has_room, view_like
 from purefx.capture.frames import current_line
+from purefx.capture.recording import geometry_of
 from purefx.errors import GradientsRefused
 
 _ALIVE = "_purefx_alive"
@@ -96,6 +97,18 @@ class Older(_Awaited):
             self.__class__ = Older
 
 
+def is_given_memory(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is a view that ``set_`` has given other memory than its base has, and that nobody used since.
+
+    Rule: ``set_`` has no gradient, and neither has anything that is made of the view then, or of its base.  As long as
+    nothing is, there is no history to be made anew.
+    """
+    if type(tensor) is not Turned:
+        return False
+    with without_overrides():
+        return _shows_other_memory(tensor)
+
+
 def settle(tensor: torch.Tensor, *, counted: bool = False) -> None:
     """Renew ``tensor`` if that waits to be done; ``counted`` tells that the write is counted which it is done for."""
     kind = type(tensor)
@@ -107,11 +120,13 @@ def settle(tensor: torch.Tensor, *, counted: bool = False) -> None:
                 where=current_line(),
                 remedy="detach first, or change the geometry of a copy",
             )
+        if kind is Turned and _shows_other_memory(tensor) and not has_history_apart(tensor) and tensor.requires_grad:
+            raise _history_of_other_memory()
         if kind is not Older:
             renew(tensor, later=-1 if kind is Turned or counted else 0)
             return
         base = tensor._base if has_history_apart(tensor) else None
-        if base is not None and _shows_its_base(tensor, base) and has_lost_history(tensor):
+        if base is not None and _has_place(tensor, base) and has_lost_history(tensor):
             _forget(tensor, base, later=0)
 
 
@@ -132,19 +147,19 @@ def renew(view: torch.Tensor, *, later: int) -> None:
     """
     base = None if view.is_inference() else view._base
     apart = has_history_apart(view)
-    if base is None or (apart and (is_leaf(view) or is_from_function(view))) or not _shows_its_base(view, base):
+    if base is None or (apart and (is_leaf(view) or is_from_function(view))) or not _has_place(view, base):
         return
     if apart:
         _forget(view, base, later=max(later, 0))
     else:
         with torch.set_grad_enabled(not is_view_without_grad(view)):
-            _replace(view, lambda: view_like(base, view), later=min(later, 0))
+            _replace(view, lambda: _view_of(base, view), later=min(later, 0))
 
 
 def _forget(view: torch.Tensor, base: torch.Tensor, *, later: int) -> None:
     """Replace ``view`` of ``base``, which has no history, by one whose history is one of nothing."""
     leaf = leaf_behind(view)
-    _replace(view, lambda: without_history(lambda: view_like(base, view), leaf), later=later)
+    _replace(view, lambda: without_history(lambda: _view_of(base, view), leaf), later=later)
 
 
 def _replace(view: torch.Tensor, make: Callable[[], torch.Tensor], *, later: int) -> None:
@@ -163,14 +178,35 @@ def _replace(view: torch.Tensor, make: Callable[[], torch.Tensor], *, later: int
     set_version(view, version)
 
 
-def _shows_its_base(view: torch.Tensor, base: torch.Tensor) -> bool:
-    """Whether ``view`` still shows memory of ``base``; refuses where the history of one that does not is at stake."""
-    if storage_key(view) == storage_key(base):
+def _shows_other_memory(view: torch.Tensor) -> bool:
+    """Whether ``view`` has other memory than its base: ``x.data = y`` and ``x.set_(y)`` leave it a view of that."""
+    base = view._base
+    return base is not None and storage_key(view) != storage_key(base)
+
+
+def _has_place(view: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether the memory of ``base`` has the place of ``view``; refuses where it has not, and the view a history."""
+    if not _shows_other_memory(view):
         return True
-    if view.requires_grad:
-        raise GradientsRefused(
-            "a view is used that shows other memory now than the tensor whose history it has",
-            where=current_line(),
-            remedy="copy into it, or compute with the other tensor",
-        )
-    return False
+    if view.requires_grad and not has_room(base, geometry_of(view), view.itemsize):
+        raise _history_of_other_memory()
+    return view.requires_grad
+
+
+def _history_of_other_memory() -> GradientsRefused:
+    return GradientsRefused(
+        "a view is used that shows other memory now than the tensor whose history it has",
+        where=current_line(),
+        remedy="copy into it, or compute with the other tensor",
+    )
+
+
+def _view_of(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
+    """A view of ``base`` at the place of ``view``, which shows what that does.
+
+    Rule: autograd makes its history anew by its place, whatever its memory is.
+    """
+    made = view_like(base, view)
+    if _shows_other_memory(view):
+        made.data = view.detach()
+    return made

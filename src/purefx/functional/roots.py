@@ -58,7 +58,7 @@ def infer_roots(recording: Recording, inputs: Sequence[Input]) -> tuple[Root, ..
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The variables that the program writes with gradients on, or gives another geometry.
+    """The variables that the program writes so that autograd sees it, or gives another geometry.
 
     With those that it writes are those that they are views of.
     """
@@ -81,12 +81,12 @@ def infer_changes(recording: Recording, inputs: Sequence[Input]) -> Changes:
 
 
 def _writing_variables(recording: Recording) -> frozenset[Variable]:
-    """The variables that the program writes with gradients on, and those that they are views of."""
+    """The variables whose writes autograd sees, and those that they are views of."""
     makers = {
         output.variable: call for call in recording if call.effect is Effect.VIEW for output in reversed(call.outputs)
     }
     found: set[Variable] = set()
-    writes = [call for call in recording if call.effect is Effect.WRITE and call.modes.grad]
+    writes = [call for call in recording if call.effect is Effect.WRITE and call.seen]
     waiting = [o.variable for call in writes for o in call.written]
     while waiting:
         variable = waiting.pop()
@@ -223,7 +223,7 @@ def seen_without_elements(
 ) -> Iterable[tuple[Root, Region, Shown]]:
     """The writes to no element at all that autograd sees, of tensors that none of ``ways`` shows a write of."""
     shown = {id(base_of(way.fake)) for way in ways}
-    calls = [call for call in recording if call.effect is Effect.WRITE and call.modes.grad]
+    calls = [call for call in recording if call.effect is Effect.WRITE and call.seen]
     empty = dict.fromkeys(o.region for call in calls for o in call.written if o.region.geometry.is_empty)
     for root in roots if empty else ():
         for member in root.members:
@@ -244,7 +244,7 @@ def check_seen(recording: Recording, inputs: Sequence[Input], ways: Iterable[Sho
         base = None if known.fake._base is None else variable_of(known.fake._base)
         changes = [c for c in recording if any(o.variable in (known.variable, base) for o in c.written)]
         turned = any(call.effect is not Effect.WRITE and call.modes.grad for call in changes)
-        written = [o for c in changes if c.effect is Effect.WRITE and c.modes.grad for o in c.written]
+        written = [o for c in changes if c.effect is Effect.WRITE and c.seen for o in c.written]
         moved = known.before.storage is not known.after.storage and any(
             o.variable is known.variable and o.region.storage is known.after.storage for o in written
         )

@@ -52,16 +52,22 @@ def emit_turned_leaves(scope: Scope, begun: Mapping[Variable, list[str]]) -> lis
 
 
 def emit_early_turns(scope: Scope) -> list[str]:
-    """The statements that turn what is written last after that: it gets its history by the write."""
+    """The statements that turn what is written last after that: it gets its history by the write.
+
+    Turns that autograd has not seen, and that have changed nothing, are no statements.
+    """
     lines: list[str] = []
-    for slot in [slot for level in (scope.joint.levels if scope.joint else ()) for slot in level.slots if slot.early]:
-        turned = {slot.early[0].written[0].variable}
+    slots = [slot for level in (scope.joint.levels if scope.joint else ()) for slot in level.slots]
+    for early in [[call for call in slot.early if call in scope.replay.statements] for slot in slots]:
+        if not early:
+            continue
+        turned = {early[0].written[0].variable}
         known = next((known for known in scope.inputs if known.variable in turned), None)
         if known is not None and known.edge is not None and known not in scope.earlier:
             scope.earlier[known] = scope.unique(f"{scope.inputs[known]}_before", "before")
             edge = scope.speller.name("same_edge", same_edge)
             lines.append(f"{scope.earlier[known]} = {edge}({scope.inputs[known]})")
-        stop = scope.replay.statements.index(slot.early[-1]) + 1
+        stop = scope.replay.statements.index(early[-1]) + 1
         lines += _run_early(scope, scope.replay.statements[:stop], turned)
     return lines
 
