@@ -71,6 +71,17 @@ def halves_of_a_number(x: Tensor) -> Any:
     return halves, x.view(torch.uint8)[1]
 
 
+def windows_and_column() -> tuple[Tensor, Tensor]:
+    """Overlapping windows of a tensor, and a column of it."""
+    whole = ramp(4, 4)
+    return whole.unfold(0, 2, 1), whole[:, 3]
+
+
+@programs(windows_and_column)
+def another_dtype_is_read_of_memory_that_no_view_operator_leads_to(windows: Tensor, column: Tensor) -> Any:
+    return column.view(torch.int32) + 1, windows.sum()
+
+
 @programs(lambda: (torch.arange(8, dtype=torch.uint8),))
 def bytes_become_wider(x: Tensor) -> Any:
     wide = x.view(torch.int32)

@@ -12,7 +12,7 @@ from torch import Tensor
 import purefx
 from purefx.errors import GradientsRefused
 from tests.functional.kinds import Programs, ramp
-from tests.programs.vocabulary import Negate, Shown
+from tests.programs.vocabulary import Negate, Shown, Square
 from tests.support.oracle import assert_same_as_eager
 
 programs = Programs()
@@ -695,6 +695,53 @@ def what_has_no_history_is_written_and_then_given_memory_with_one(x: Tensor, y: 
     x.set_(y)
 
 
+# ---- functions of the user's
+
+
+@programs(lambda: ((base := alive(4, 4)), base[1]))
+def functions_are_applied_to_views_of_what_was_written_and_detached(base: Tensor, row: Tensor) -> Any:
+    other = base[2]
+    with torch.no_grad():
+        base.mul_(2)
+    base.detach_()
+    return Square.apply(row), Square.apply(other)  # type: ignore[no-untyped-call]
+
+
+@programs(lambda: (alive(4, 4),))
+def functions_are_applied_to_views_of_what_was_turned(x: Tensor) -> Any:
+    row, pair = x[0], x[:2]
+    pair.t_()
+    x.t_()
+    return Square.apply(row), Square.apply(pair)  # type: ignore[no-untyped-call]
+
+
+# ---- versions that come again
+
+
+@programs(lambda: ((x := alive(10))[2:4], x.data[1:4], x[:]))
+def a_view_is_written_in_two_places_and_one_write_is_counted(_: Tensor, data: Tensor, view: Tensor) -> None:
+    view[9] = 7
+    data.mul_(2)
+
+
+def view_without_grad() -> tuple[Tensor, Tensor]:
+    """A view that was taken without gradients, and the bits of its base, which has a history."""
+    base = alive(1, 4)
+    with torch.no_grad():
+        row = base.view(-1)
+    return row, base.view(torch.int32)
+
+
+@programs(view_without_grad)
+def memory_is_given_of_what_a_view_is_taken_of_before_a_write(row: Tensor, bits: Tensor) -> Any:
+    bit = bits.select(1, 3)
+    bit.data = row.data
+    first = row[0:1:2]
+    with torch.no_grad():
+        first.clamp_(max=7)
+    return first, bit
+
+
 # ---- turns that change nothing
 
 
@@ -704,6 +751,21 @@ def a_turn_without_grad_that_changes_nothing_comes_before_a_write(x: Tensor) -> 
         x.transpose_(0, 0)
     x.mul_(2)
     return x * 3
+
+
+# ---- names of views in errors
+
+
+def views_without_grad() -> tuple[Tensor, Tensor]:
+    """Two views that were taken without gradients, of a base with a history."""
+    base = alive(4, 4)
+    with torch.no_grad():
+        return base[:2], base.permute(0, 1)
+
+
+@programs(views_without_grad)
+def the_view_is_named_that_an_operator_takes_by_itself(_: Tensor, b: Tensor) -> None:
+    b.fill_diagonal_(9)
 
 
 # ---- lazily conjugated aliases

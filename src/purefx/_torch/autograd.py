@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch._functorch.utils as functorch_utils  # what each call of a function of the user's goes through
 import torch.utils._pytree as pytree  # the flattening of what a node has saved
 from torch._functorch import eager_transforms  # knows whether a level of forward-mode AD is open
 from torch.autograd import forward_ad  # has the level that is open
@@ -39,6 +40,28 @@ def is_piece(view: torch.Tensor) -> bool:
 def is_from_function(view: torch.Tensor) -> bool:
     """Whether ``view`` was returned by a function of the user's, so that autograd cannot make its history anew."""
     return view._is_view() and view_rules(view) == torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION
+
+
+@contextmanager
+def before_functions(prepare: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    """Call ``prepare`` of each tensor that a function of the user's is applied to, before autograd looks at it.
+
+    ``Function.apply`` calls no override, and may have been bound long before (``f = F.apply``); but it looks up what
+    unwraps tensors of transforms that are over, and calls that first.
+    """
+    former = functorch_utils.unwrap_dead_wrappers
+
+    def unwrap(args: tuple[Any, ...]) -> tuple[Any, ...]:
+        for x in args:
+            if isinstance(x, torch.Tensor):
+                prepare(x)
+        return former(args)
+
+    functorch_utils.unwrap_dead_wrappers = unwrap
+    try:
+        yield
+    finally:
+        functorch_utils.unwrap_dead_wrappers = former
 
 
 def accumulates() -> bool:

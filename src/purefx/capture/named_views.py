@@ -36,11 +36,12 @@ def eager_names(inputs: Iterable[Input], recording: Recording) -> Iterator[None]
             raise
         known = [k for k in inputs if k.tensor.requires_grad and k.fake._is_view()]
         known = [k for k in known if view_rules(k.fake) != type(view_rules(k.fake)).DEFAULT]
+        alone = len(known) == 1
         last = recording.calls[-1] if recording.calls else None
         if last is not None and last.op is aten.as_strided.default:
             known = [k for k in known if k.variable is not last.operands[0].variable]
         used = {id(x) for x in failing_values(error.__traceback__)}
-        names = dict.fromkeys(_name(k.tensor) for k in known if id(k.fake) in used or len(known) == 1)
+        names = dict.fromkeys(_name(k.tensor) for k in known if id(k.fake) in used or alone)
         if not names:
             raise
         raise RuntimeError(_NAME.sub(next(iter(names)), text, count=1)).with_traceback(error.__traceback__) from None

@@ -12,12 +12,14 @@ what lies outside of a view in between.  So the tensor behind such a view is rep
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 from purefx._torch import (
     FakeTensor,
+    before_functions,
     copy_view_rules,
     is_from_function,
     pytree,
@@ -39,6 +41,7 @@ from purefx.capture.edges import (
 from purefx.capture.fakes import has_room, view_like
 from purefx.capture.frames import current_line
 from purefx.capture.recording import geometry_of
+from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.errors import GradientsRefused
 
 _ALIVE = "_purefx_alive"
@@ -95,6 +98,17 @@ class Older(_Awaited):
         settle(self)
         if not has_history_apart(self):
             self.__class__ = Older
+
+
+def renewed_for_functions() -> AbstractContextManager[None]:
+    """Renew what a function of the user's is applied to, for the time of a block: that calls no override."""
+
+    def prepare(tensor: torch.Tensor) -> None:
+        if isinstance(tensor, _Awaited) and ONE_AT_A_TIME.is_mine():
+            with without_modes():
+                tensor.prepare(torch.autograd.Function.apply, (), {})
+
+    return before_functions(prepare)
 
 
 def is_given_memory(tensor: torch.Tensor) -> bool:

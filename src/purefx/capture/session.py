@@ -54,6 +54,7 @@ from purefx.capture.owners import find_owners, first_line_of
 from purefx.capture.python_methods import python_methods
 from purefx.capture.recorder import KnownNumber, Recorder
 from purefx.capture.recording import Operand, Recording, Variable
+from purefx.capture.renewal import renewed_for_functions
 from purefx.capture.stand_ins import Tables, check_arguments, fake_owners, fake_variables
 from purefx.capture.translation import refusals
 from purefx.capture.turns import ONE_AT_A_TIME
@@ -243,7 +244,8 @@ class _Session:
             _running.depth = getattr(_running, "depth", 0) + 1
             with (
                 names, kernels, python_methods(), refusals(), quiet_fake_tensors(), containers_in_cond(),
-                self._branching, seeing_backwards(self._branching), self._fakes.mode, self._recorder,
+                renewed_for_functions(), self._branching, seeing_backwards(self._branching),
+                self._fakes.mode, self._recorder,
             ):  # fmt: skip
                 results = self._function(*args, **kwargs)
             self._hooked = tuple(pair for hook in self._branching.hooks for pair in hook.remaining())

@@ -11,7 +11,7 @@ from purefx.errors import UnsupportedOperator
 from purefx.functional.builder import Builder, Value, fits, run_on_meta
 from purefx.functional.contents import Content
 from purefx.functional.regions import chain_between, needs_restride
-from purefx.layout import Geometry, NotViewable
+from purefx.layout import Geometry, NotViewable, ViewDtype
 from purefx.operators import READS_STORAGE, aten
 
 
@@ -82,7 +82,10 @@ class Views:
         return run_on_meta(call.overload, args, call.kwargs, self._builder.env)[position][0]
 
     def reified(self, content: Content, region: Region) -> Value:
-        """``region`` by view ops worked out from the two geometries, or by as_strided where there are none."""
+        """``region`` by view ops worked out from the two geometries, or by as_strided where there are none.
+
+        The latter counts elements of the dtype that the memory is known as: another one must have them of that size.
+        """
         value = content.value
         chain = chain_between(content.region, region)
         if chain is not None:
@@ -91,7 +94,8 @@ class Views:
                 return self._builder.reread(shown, conj=region.conj, neg=region.neg)
             except NotViewable:
                 pass
-        if region.dtype != content.region.dtype:
+        size = content.region.dtype.itemsize
+        if region.dtype.itemsize != size:
             raise UnsupportedOperator(
                 f"a tensor of {region.dtype} cannot be cut out of memory that is known as {content.region.dtype}",
                 where=None,
@@ -101,8 +105,10 @@ class Views:
         value = self._builder.reread(self.strided_exactly(content), conj=False, neg=False)
         shift = value.geometry.offset - content.region.geometry.offset
         arguments = (list(wanted.sizes), list(wanted.strides), wanted.offset + shift)
-        op, plain = aten.as_strided.default, region.physical
+        op, plain = aten.as_strided.default, content.region.physical.at(wanted)
         shown = self._builder.view_call(value, op, (value, *arguments), plain, wanted.shifted(shift))
+        if region.dtype != content.region.dtype:
+            shown = self._builder.chain(shown, (ViewDtype(region.dtype, size, size),))
         return self._builder.reread(shown, conj=region.conj, neg=region.neg)
 
     def strided_exactly(self, content: Content) -> Value:

@@ -135,7 +135,7 @@ def _emit_early(scope: Scope, needed: set[Variable]) -> list[str]:
     """
     changes = (c for c in scope.replay.statements if c.effect in (Effect.GEOMETRY, Effect.STORAGE))
     changes = (c for c in changes if c not in scope.early)
-    changed = {o.variable for call in changes for o in (*call.operands, *call.written)}
+    changed = {o.variable for call in changes for o in call.written}
     wanted: set[Variable] = set()
     for variable in needed:
         made_of = _made_of(scope, variable)
@@ -223,13 +223,16 @@ def emit_versions(scope: Scope) -> list[str]:
             pairs.append(f"({name}, {scope.version(known)} + {count})")
     pairs += _versions_of_early(scope)
     setting = _setting(scope, pairs if scope.joint is not None else [*pairs, *_pairs_of_outputs(scope)])
-    return [*setting, *(f"{name}.grad_fn" for name in _set_back(scope))]
+    looks = [f"{name}.grad_fn" for name in _set_back(scope)]
+    return [*looks, *setting, *looks]
 
 
 def _set_back(scope: Scope) -> list[str]:
     """The views whose versions are set back after the wrapper has written them.
 
-    Rule: their histories are of a version that would come again with a later write; so they are made anew at this one.
+    Rule: autograd takes the history of a view for that of the version at which it was made.  One made between two
+    writes may be at the version that is set, and one made before that at one that comes again with a later write; so
+    they are made anew at both.
     """
     outputs = [o for o in scope.functional.outputs if isinstance(o, WrittenOutput) and o.shown is not None]
     written = [o.shown.source for o in outputs if o.shown is not None]
