@@ -707,6 +707,15 @@ def functions_are_applied_to_views_of_what_was_written_and_detached(base: Tensor
     return Square.apply(row), Square.apply(other)  # type: ignore[no-untyped-call]
 
 
+@programs(lambda: (leaf(3),))
+def a_function_views_what_was_written_and_detached(x: Tensor) -> Any:
+    y = x * 1
+    row = y[:2]
+    y[0] = 7
+    y.detach_()
+    return Shown.apply(row)  # type: ignore[no-untyped-call]
+
+
 @programs(lambda: (alive(4, 4),))
 def functions_are_applied_to_views_of_what_was_turned(x: Tensor) -> Any:
     row, pair = x[0], x[:2]
@@ -742,6 +751,13 @@ def memory_is_given_of_what_a_view_is_taken_of_before_a_write(row: Tensor, bits:
     return first, bit
 
 
+@programs(lambda: (views_without_grad()[1],))
+def a_detached_alias_is_given_the_memory_of_a_view_without_grad(view: Tensor) -> Any:
+    alias = view.detach()
+    alias.set_(view)
+    return alias
+
+
 # ---- turns that change nothing
 
 
@@ -764,8 +780,20 @@ def views_without_grad() -> tuple[Tensor, Tensor]:
 
 
 @programs(views_without_grad)
+def the_view_is_named_that_an_operator_takes_of_a_view(a: Tensor, _: Tensor) -> None:
+    view = a[:, 1:]
+    view.fill_diagonal_(9)
+
+
+@programs(views_without_grad)
 def the_view_is_named_that_an_operator_takes_by_itself(_: Tensor, b: Tensor) -> None:
     b.fill_diagonal_(9)
+
+
+def test_what_a_function_has_made_is_called_by_its_name() -> None:
+    view = purefx.compile(Shown.apply)(alive(3))
+    with pytest.raises(RuntimeError, match="Output 0 of Shown is a view and is being modified inplace"):
+        view.add_(1)
 
 
 # ---- lazily conjugated aliases

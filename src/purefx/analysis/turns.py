@@ -45,7 +45,7 @@ class Turns:
 def infer_turns(recording: Recording, inputs: Sequence[Input]) -> dict[Variable, Turns]:
     """The changes of geometry of each variable that has any."""
     found: dict[Variable, Turns] = {}
-    family_of = _families(recording, inputs)
+    family_of = infer_families(recording, inputs)
     for call in recording:
         if call.effect is Effect.WRITE and call.seen and found:
             families = {family_of(o.variable) for o in call.written}
@@ -59,7 +59,7 @@ def infer_turns(recording: Recording, inputs: Sequence[Input]) -> dict[Variable,
     return found
 
 
-def _families(recording: Recording, inputs: Sequence[Input]) -> Callable[[Variable], Variable | int]:
+def infer_families(recording: Recording, inputs: Sequence[Input]) -> Callable[[Variable], Variable | int]:
     """What tells for each variable whose views it is one of: such variables have a part in one history."""
     bases = {known.variable: id(base_of(known.fake)) for known in inputs}
     parents: dict[Variable, Variable] = {}

@@ -26,7 +26,8 @@ _NAME = re.compile(r"Output \d+ of \w+ is a view")
 def eager_names(inputs: Iterable[Input], recording: Recording) -> Iterator[None]:
     """Let errors about the fakes of ``inputs`` name the operators that made the caller's own tensors.
 
-    Rule: where the last call of ``recording`` is ``as_strided`` of one of them, the error is about what that returned.
+    Rule: where the last call of ``recording`` is ``as_strided``, the error may be about what that returned, and is not
+    about what it was taken of.
     """
     try:
         yield
@@ -36,9 +37,10 @@ def eager_names(inputs: Iterable[Input], recording: Recording) -> Iterator[None]
             raise
         known = [k for k in inputs if k.tensor.requires_grad and k.fake._is_view()]
         known = [k for k in known if view_rules(k.fake) != type(view_rules(k.fake)).DEFAULT]
-        alone = len(known) == 1
         last = recording.calls[-1] if recording.calls else None
-        if last is not None and last.op is aten.as_strided.default:
+        restrided = last is not None and last.op is aten.as_strided.default
+        alone = len(known) == 1 and not restrided
+        if last is not None and restrided:
             known = [k for k in known if k.variable is not last.operands[0].variable]
         used = {id(x) for x in failing_values(error.__traceback__)}
         names = dict.fromkeys(_name(k.tensor) for k in known if id(k.fake) in used or alone)

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.graph import GradientEdge
 
+from purefx._torch import storage_key
 from purefx.analysis.gradients import is_changed
-from purefx.analysis.turns import Turns, infer_turns
+from purefx.analysis.turns import Turns, infer_families, infer_turns
 from purefx.capture.captured import Input
 from purefx.capture.edges import base_of, edge_behind, has_lost_history
 from purefx.capture.recording import Call, Effect, Recording, Region, Storage, Variable, geometry_of
@@ -237,6 +238,7 @@ def seen_without_elements(
 
 def check_seen(recording: Recording, inputs: Sequence[Input], ways: Iterable[Shown]) -> None:
     """Raise GradientsRefused where no way of ``ways`` gives an input the history that the program has given it."""
+    _check_inside(recording, inputs)
     shown = {id(base_of(way.fake)) for way in ways}
     for known in inputs:
         if not is_changed(known):
@@ -253,6 +255,30 @@ def check_seen(recording: Recording, inputs: Sequence[Input], ways: Iterable[Sho
                 f"the program writes to {known.name} after it has let it show other memory (set_, x.data = y)",
                 where=None,
                 remedy="write to a copy of it, or under torch.no_grad()",
+            )
+
+
+def _check_inside(recording: Recording, inputs: Sequence[Input]) -> None:
+    """Raise GradientsRefused where a view is written of elements that the base of its history does not show.
+
+    Rule: the gradient of that has no place in the gradient of the base, and eager's backward raises.
+    """
+    changed = [known for known in inputs if is_changed(known)]
+    calls = [call for call in recording if call.effect is Effect.WRITE and call.seen]
+    if not changed or not calls:
+        return
+    family_of = infer_families(recording, inputs)
+    for known in changed:
+        shown = known.before if known.fake._base is None else _base_region(known)
+        if storage_key(known.fake) != storage_key(base_of(known.fake)):
+            continue
+        written = [o.region for call in calls for o in call.written if family_of(o.variable) == id(base_of(known.fake))]
+        written = [r for r in written if r.storage is shown.storage and not r.geometry.is_empty]
+        if any(disjoint(region, shown) for region in written):
+            raise GradientsRefused(
+                f"the program writes to elements that {known.name} does not show, by a view of it",
+                where=None,
+                remedy="take the view of a tensor that shows them, or write under torch.no_grad()",
             )
 
 

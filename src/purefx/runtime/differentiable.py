@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -286,3 +287,10 @@ same_edge = SameEdge.apply
 """Keep where gradients of a view go, before its version changes and autograd makes its history anew."""
 record = CompiledFunction.apply
 """Give the outputs of a compiled call their history."""
+
+
+@cache
+def record_as(function: str) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """`record` by a node that PyTorch's errors call as they call that of ``function``, one of the user's."""
+    named: type[CompiledFunction] = type(function, (CompiledFunction,), {})
+    return named.apply

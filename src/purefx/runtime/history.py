@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import groupby
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge
 
 from purefx.analysis.gradients import (
@@ -34,7 +35,7 @@ from purefx.functional.signature import (
     WrittenOutput,
 )
 from purefx.operators import aten
-from purefx.runtime.differentiable import Saved, record, same_edge
+from purefx.runtime.differentiable import Saved, record, record_as, same_edge
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.hooks import emit_hooks_between, emit_hooks_on, emit_late_hooks
 from purefx.runtime.moved_leaves import (
@@ -318,8 +319,22 @@ def _record(scope: Scope, joint: Joint, i: int) -> list[str]:
     outputs = "".join(f"{_output(scope, slot)}, " for slot in level.slots)
     inputs = [_input(scope, target) for target in level.targets] or [speller.name("nothing", _NOTHING)]
     saved = f"{speller.name('Saved', Saved)}({spell_saved(scope, joint, level)})"
-    call = f"{speller.name('record', record)}(derivatives[{i}], ({outputs}), {saved}, {', '.join(inputs)})"
+    call = f"{_recorder(scope, level)}(derivatives[{i}], ({outputs}), {saved}, {', '.join(inputs)})"
     return [*kept, *_at_last_versions(scope, holders, f"({outputs}) = {call}", last=bool(i))]
+
+
+def _recorder(scope: Scope, level: Level) -> str:
+    """What gives the outputs of ``level`` their history.
+
+    Rule: PyTorch refuses a write to a view that a function of the user's has made, and names that.
+    """
+    if len(level.slots) == 1 and isinstance(level.slots[0].output, Alias):
+        fake = level.slots[0].fake
+        node = None if has_lost_history(fake) else fake.grad_fn
+        if isinstance(node, BackwardCFunction) and fake.output_nr == 0:
+            name = node.name().removesuffix("Backward")
+            return scope.speller.name(f"record_{name}", record_as(name))
+    return scope.speller.name("record", record)
 
 
 def _holders(scope: Scope, joint: Joint, level: Level) -> list[Input]:

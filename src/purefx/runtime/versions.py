@@ -8,6 +8,7 @@ set_versions((arg0, arg0_version + 2)) before views are taken, whose histories a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby
 
 from purefx._torch import is_from_function
@@ -169,7 +170,9 @@ def _emit_at_version(scope: Scope, calls: list[Call], *, older: bool) -> list[st
         else [(k, n) for k, n in _counted_with(scope, shown) if _writes(scope, k)]
     )
     first = [f"({name}, {scope.version(k)})" for k, name in known]
-    last = [f"({name}, {scope.version(k)} + {_writes(scope, k)})" for k, name in known]
+    last = [
+        f"({name}, {scope.version(k)} + {_writes(scope, k) - _turns(scope, calls, k.variable)})" for k, name in known
+    ]
     before = _setting(scope, [*(first if older else last), *(f"({name}, {v - older})" for name, v in outputs)])
     after = _setting(scope, [*([] if older else first), *(f"({name}, {v})" for name, v in outputs if older)])
     return [*before, *emit_calls(scope, calls), *after]
@@ -277,8 +280,13 @@ def _written_later(scope: Scope, known: Input) -> int:
 
 def _moved(scope: Scope, variable: Variable) -> int:
     """How many statements to come count as a write to ``variable``: any change of geometry but ``x.data = y``."""
-    changes = (c for c in scope.replay.statements if c.effect in (Effect.GEOMETRY, Effect.STORAGE))
-    changes = (c for c in changes if c.op is not DataAccess.SWAP and not c.is_idle and c not in scope.early)
+    return _turns(scope, (call for call in scope.replay.statements if call not in scope.early), variable)
+
+
+def _turns(scope: Scope, calls: Iterable[Call], variable: Variable) -> int:
+    """How many of ``calls`` count as a write to ``variable`` when they run."""
+    changes = (c for c in calls if c.effect in (Effect.GEOMETRY, Effect.STORAGE))
+    changes = (c for c in changes if c.op is not DataAccess.SWAP and not c.is_idle)
     return sum(scope.counters.together(o.variable, variable) for c in changes for o in c.written)
 
 
