@@ -695,6 +695,18 @@ def what_has_no_history_is_written_and_then_given_memory_with_one(x: Tensor, y: 
     x.set_(y)
 
 
+# ---- views of what is detached
+
+
+@programs(lambda: ((base := alive(4, 4)), base[1]))
+def a_view_keeps_the_history_of_what_is_detached_and_another_has_lost_it(base: Tensor, row: Tensor) -> Any:
+    with torch.no_grad():
+        base.mul_(2)
+    view = base[3:5]
+    base.detach_()
+    return view, row[1:]
+
+
 # ---- functions of the user's
 
 
@@ -714,6 +726,15 @@ def a_function_views_what_was_written_and_detached(x: Tensor) -> Any:
     y[0] = 7
     y.detach_()
     return Shown.apply(row)  # type: ignore[no-untyped-call]
+
+
+@programs(lambda: ((base := alive(3, 4)), base[1]))
+def a_function_views_a_view_of_what_is_detached_and_written(base: Tensor, row: Tensor) -> Any:
+    view = Shown.apply(row)  # type: ignore[no-untyped-call]
+    base.detach_()
+    with torch.no_grad():
+        base[0] += 5
+    return view
 
 
 @programs(lambda: (alive(4, 4),))

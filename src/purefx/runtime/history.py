@@ -27,7 +27,7 @@ from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
 from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Input, TensorResult
-from purefx.capture.edges import edges_left, has_lost_history, is_bare_view, is_begun, leads_to
+from purefx.capture.edges import edges_left, has_lost_history, is_bare_view, is_begun, leads_nowhere, leads_to
 from purefx.capture.recording import Call, DataAccess, Effect, Variable
 from purefx.errors import GradientsRefused
 from purefx.functional.signature import (
@@ -162,14 +162,22 @@ def emit_late_detaching(scope: Scope, late: list[Call]) -> list[str]:
 
 
 def late_views(scope: Scope) -> list[Call]:
-    """The statements that make results without a history, as views of what is detached late."""
+    """The statements that make results without a history, or with one of nothing, as views of what is detached late."""
     bases = [known.fake for known in scope.inputs if _is_detached_late(scope, known)]
     bases += [slot.fake for slot in _left_outputs(scope)]
     results = [result for result, _ in results_of(scope.capture, scope.replay) if bases]
-    plain = [r for r in results if not r.fake.requires_grad and not r.fake.is_inference()]
+    plain = [r for r in results if not r.fake.is_inference()]
+    lost = {k.variable for k in scope.inputs if leads_nowhere(k.fake)}
+    plain = [r for r in plain if not r.fake.requires_grad or _is_taken_of(scope, r, lost)]
     plain = [r for r in plain if any(r.fake._base is base for base in bases)]
     wanted = {result.variable for result in plain} - {known.variable for known in scope.inputs}
     return [call for call in scope.replay.statements if wanted & {o.variable for o in call.outputs}]
+
+
+def _is_taken_of(scope: Scope, result: TensorResult, lost: set[Variable]) -> bool:
+    """Whether ``result`` was taken of one of ``lost``, views that have lost their history, after the last write."""
+    makers = [call for call in scope.replay.statements if any(o.variable is result.variable for o in call.outputs)]
+    return scope.counters.root(result.variable) in lost and not any(map(scope.counters.is_older, makers))
 
 
 def _is_detached_late(scope: Scope, known: Input) -> bool:

@@ -84,10 +84,18 @@ def _taken_first(scope: Scope, result: TensorResult) -> Variable | None:
         return None
     if known.left is not None and leads_to(result.fake, {known.left.node}):
         return None
+    if is_from_function(result.fake) and has_lost_history(result.fake) and _has_detached_base(scope, known):
+        return result.variable
     again = begins(known) and leaf_behind(result.fake) is known.fake
     if again or not (is_detached(known) or ends(known)):
         return None
     return _older_part(scope, result.variable) if leads_nowhere(result.fake) else result.variable
+
+
+def _has_detached_base(scope: Scope, known: Input) -> bool:
+    """Whether the program detaches the base of ``known``."""
+    bases = [other for other in scope.inputs if other.fake is known.fake._base]
+    return any(is_detached(base) or ends(base) for base in bases)
 
 
 def _older_part(scope: Scope, variable: Variable) -> Variable:
