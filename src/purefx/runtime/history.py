@@ -10,14 +10,12 @@ from itertools import groupby
 
 import torch
 from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import GradientEdge
 
 from purefx.analysis.gradients import (
     begins,
     ends,
     is_detached,
     is_outgrown,
-    keeps_write,
     new_leaves,
     results_of,
 )
@@ -27,7 +25,7 @@ from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
 from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Input, TensorResult
-from purefx.capture.edges import edges_left, has_lost_history, is_bare_view, is_begun, leads_nowhere, leads_to
+from purefx.capture.edges import edges_left, has_lost_history, is_bare_view, is_begun
 from purefx.capture.recording import Call, DataAccess, Effect, Variable
 from purefx.errors import GradientsRefused
 from purefx.functional.signature import (
@@ -35,8 +33,8 @@ from purefx.functional.signature import (
     WrittenOutput,
 )
 from purefx.operators import aten
+from purefx.runtime.detaching import is_detached_late
 from purefx.runtime.differentiable import Saved, record, record_as, same_edge
-from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.hooks import emit_hooks_between, emit_hooks_on, emit_late_hooks
 from purefx.runtime.moved_leaves import (
     emit_early_turns,
@@ -46,7 +44,7 @@ from purefx.runtime.moved_leaves import (
     turned_leaves,
 )
 from purefx.runtime.saved import holder_of, spell_saved
-from purefx.runtime.scope import Scope, indented, makers_of
+from purefx.runtime.scope import Scope, indented, makers_of, name_of_slot
 from purefx.runtime.support import set_versions
 from purefx.runtime.versions import emit_at_versions, emit_plain_views
 from purefx.runtime.write_back import emit_seen
@@ -136,58 +134,13 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
                 f"{scope.earlier[known]} = {scope.speller.name('same_edge', same_edge)}({name})",
                 f"{name}.{'requires_grad_(False)' if ended else 'detach_()'}",
             ]
-        elif (is_detached(known) and not _is_detached_late(scope, known)) or _loses_history(scope, known):
+        elif (is_detached(known) and not is_detached_late(scope, known)) or _loses_history(scope, known):
             after.append(f"{name}.detach_()")
         if begun and known.variable not in turned:
             before += [*emit_plain_views(scope, known), f"{name}.requires_grad_()"]
-        elif ends(known) and not ended and not _is_detached_late(scope, known):
+        elif ends(known) and not ended and not is_detached_late(scope, known):
             after.append(f"{name}.requires_grad_(False)")
     return before, after
-
-
-def emit_late_detaching(scope: Scope, late: list[Call]) -> list[str]:
-    """``x.detach_()`` where views of ``x`` keep what was written or turned: autograd has to make their histories first.
-
-    ``late`` are the `late_views`.
-    """
-    lines = []
-    for known, name in scope.inputs.items():
-        if _is_detached_late(scope, known):
-            kept = [*_kept_views(scope, known), *_left_views(scope, known.fake, known.left)]
-            lines += [*(f"{view}.grad_fn" for view in kept), f"{name}.detach_()"]
-    for slot in _left_outputs(scope):
-        kept = _left_views(scope, slot.fake, slot.left)
-        lines += [*(f"{view}.grad_fn" for view in kept), f"{_output(scope, slot)}.detach_()"]
-    return [*lines, *emit_calls(scope, late)]
-
-
-def late_views(scope: Scope) -> list[Call]:
-    """The statements that make results without a history, or with one of nothing, as views of what is detached late."""
-    bases = [known.fake for known in scope.inputs if _is_detached_late(scope, known)]
-    bases += [slot.fake for slot in _left_outputs(scope)]
-    results = [result for result, _ in results_of(scope.capture, scope.replay) if bases]
-    plain = [r for r in results if not r.fake.is_inference()]
-    lost = {k.variable for k in scope.inputs if leads_nowhere(k.fake)}
-    plain = [r for r in plain if not r.fake.requires_grad or _is_taken_of(scope, r, lost)]
-    plain = [r for r in plain if any(r.fake._base is base for base in bases)]
-    wanted = {result.variable for result in plain} - {known.variable for known in scope.inputs}
-    return [call for call in scope.replay.statements if wanted & {o.variable for o in call.outputs}]
-
-
-def _is_taken_of(scope: Scope, result: TensorResult, lost: set[Variable]) -> bool:
-    """Whether ``result`` was taken of one of ``lost``, views that have lost their history, after the last write."""
-    makers = [call for call in scope.replay.statements if any(o.variable is result.variable for o in call.outputs)]
-    return scope.counters.root(result.variable) in lost and not any(map(scope.counters.is_older, makers))
-
-
-def _is_detached_late(scope: Scope, known: Input) -> bool:
-    if known.left is not None or ends(known):
-        return known.left is not None or bool(_kept_views(scope, known))
-    if not is_detached(known) or begins(known):
-        return False
-    changes = [call for call in scope.replay.statements if any(o.variable is known.variable for o in call.written)]
-    sized = any(call.op is aten.resize_.default for call in changes)  # of what has no history
-    return bool(_kept_views(scope, known)) or any(call.effect is Effect.GEOMETRY and not sized for call in changes)
 
 
 def emit_looks(scope: Scope) -> list[str]:
@@ -208,24 +161,6 @@ def emit_looks(scope: Scope) -> list[str]:
     older = [r for r in older if scope.counters.root(r.variable) in begun and not has_lost_history(r.fake)]
     looked = [v for v in wanted if v in scope.capture.known_views or v in turned]
     return [f"{scope.variables[v]}.grad_fn" for v in dict.fromkeys([*looked, *(r.variable for r in older)])]
-
-
-def _left_outputs(scope: Scope) -> list[Slot]:
-    """The outputs of the graph that the program has detached, and of which views live on."""
-    slots = [slot for level in (scope.joint.levels if scope.joint else ()) for slot in level.slots]
-    return [slot for slot in slots if slot.left is not None and not isinstance(slot.output, WrittenOutput)]
-
-
-def _left_views(scope: Scope, base: torch.Tensor, left: GradientEdge | None) -> list[str]:
-    """The results that are views of ``base``, and have the history that it has ``left``."""
-    results = [result for result, _ in results_of(scope.capture, scope.replay)]
-    views = [r for r in results if r.fake.requires_grad and not r.fake.is_inference() and r.fake._base is base]
-    kept = [view for view in views if left is not None and leads_to(view.fake, {left.node})]
-    return list(dict.fromkeys(scope.variables[view.variable] for view in kept))
-
-
-def _kept_views(scope: Scope, base: Input) -> list[str]:
-    return [name for known, name in scope.inputs.items() if keeps_write(known) and known.fake._base is base.fake]
 
 
 def _loses_history(scope: Scope, known: Input) -> bool:
@@ -324,7 +259,7 @@ def _record(scope: Scope, joint: Joint, i: int) -> list[str]:
     speller, level = scope.speller, joint.levels[i]
     holders = _holders(scope, joint, level)
     kept = _keep_views(scope, level, holders)
-    outputs = "".join(f"{_output(scope, slot)}, " for slot in level.slots)
+    outputs = "".join(f"{name_of_slot(scope, slot)}, " for slot in level.slots)
     inputs = [_input(scope, target) for target in level.targets] or [speller.name("nothing", _NOTHING)]
     saved = f"{speller.name('Saved', Saved)}({spell_saved(scope, joint, level)})"
     call = f"{_recorder(scope, level)}(derivatives[{i}], ({outputs}), {saved}, {', '.join(inputs)})"
@@ -387,17 +322,13 @@ def _shown_by_aliases(scope: Scope, level: Level) -> list[Input]:
     return [known for known in scope.inputs if any(scope.counters.together(known.variable, v) for v in shown)]
 
 
-def _output(scope: Scope, slot: Slot) -> str:
-    return scope.variables[slot.output.variable] if isinstance(slot.output, Alias) else scope.outputs[slot.output]
-
-
 _NOTHING = torch.empty(0, requires_grad=True)
 """What a call is a function of whose outputs require grad although no tensor of the caller does."""
 
 
 def _input(scope: Scope, target: Target) -> str:
     if isinstance(target.source, Slot):
-        return _output(scope, target.source)
+        return name_of_slot(scope, target.source)
     if not isinstance(target.source, Input):
         return scope.variables[target.source]
     name = scope.inputs[target.source]

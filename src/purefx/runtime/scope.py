@@ -10,6 +10,7 @@ import torch
 from purefx.analysis.counters import Counters
 from purefx.analysis.replay import Fresh, How, Itself, Plain, Replay, Replayed
 from purefx.autodiff.joint import Joint
+from purefx.autodiff.targets import Alias, Slot
 from purefx.capture.arguments import Leaf
 from purefx.capture.captured import Capture, Input
 from purefx.capture.recording import Call, Operand, Storage, Variable
@@ -128,3 +129,8 @@ def makers_of(calls: Sequence[Call], wanted: set[Variable], *, written: bool = F
 def indented(lines: list[str]) -> list[str]:
     """``lines`` one block further in."""
     return [f"    {line}" for line in lines]
+
+
+def name_of_slot(scope: Scope, slot: Slot) -> str:
+    """The name of what gets its history by ``slot``."""
+    return scope.variables[slot.output.variable] if isinstance(slot.output, Alias) else scope.outputs[slot.output]

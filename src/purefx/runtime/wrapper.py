@@ -24,17 +24,16 @@ from purefx.capture.captured import Capture, Input, name_of
 from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.functional.signature import Functional
 from purefx.runtime.body import emit_graph_call
+from purefx.runtime.detaching import emit_late_detaching, late_views
 from purefx.runtime.differentiable import Derivatives
 from purefx.runtime.epilogue import emit_rebinding, emit_return, emit_statements
 from purefx.runtime.guards import spell_conditions, spell_geometries, spell_sources
 from purefx.runtime.history import (
     begin_turned,
     emit_history,
-    emit_late_detaching,
     emit_late_leaves,
     emit_later_levels,
     emit_looks,
-    late_views,
 )
 from purefx.runtime.saved import emit_seed
 from purefx.runtime.scope import Scope, indented
