@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from purefx._torch import add_batch, innermost_transform, is_pullback, pytree
+from purefx._torch import add_batch, innermost_transform, is_of_graph, pytree
 from purefx.api import Compiled, compile
 from purefx.capture.session import is_capturing
 from purefx.transforms.levels import batch_levels
@@ -42,7 +42,7 @@ Dims = int | tuple[Any, ...]
 
 
 def _functional(function: Function) -> Function:
-    return function if isinstance(function, Compiled) or is_pullback(function) else compile(function)
+    return function if isinstance(function, Compiled) or is_of_graph(function) else compile(function)
 
 
 class _Called(torch.nn.Module):

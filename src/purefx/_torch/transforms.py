@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import CellType
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree  # the flattening of what a pullback holds
 from torch._functorch import eager_transforms  # knows whether a level of forward-mode AD is open
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack  # captures run outside of transforms
 
@@ -190,9 +192,26 @@ def unwrap_dead(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [x if alive(x) is x else as_alive(x) for x in tensors]
 
 
-def is_pullback(function: Callable[..., Any]) -> bool:
+def is_of_graph(function: Callable[..., Any]) -> bool:
     """Whether ``function`` is what ``torch.func.vjp`` or ``linearize`` has returned: pure, of a graph that is there."""
     return getattr(function, "__module__", None) == eager_transforms.__name__
+
+
+def is_pullback(function: Callable[..., Any]) -> bool:
+    """Whether ``function`` is what ``torch.func.vjp`` has returned: it goes through tensors that it has left."""
+    if not is_of_graph(function):
+        return False
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_filled(cell)]
+    tensors = [x for x in pytree.tree_leaves(cells) if isinstance(x, torch.Tensor)]
+    return any(x.requires_grad and as_alive(x) is not x for x in tensors)
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - or it raises
+    except ValueError:
+        return False
+    return True
 
 
 def as_alive(tensor: torch.Tensor) -> torch.Tensor:

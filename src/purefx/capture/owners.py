@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 
+from purefx._torch import is_pullback
 from purefx.capture.arguments import Binding, TableEntry
-from purefx.errors import EscapedState, SourceLine, UnsupportedOperator
+from purefx.errors import EscapedState, GradientsRefused, SourceLine, UnsupportedOperator
 
 _LIBRARIES = ("torch", "builtins", "numpy", "collections", "functools", "typing", "purefx", "types", "abc", "re")
 
@@ -245,8 +246,16 @@ def reached(function: Callable[..., Any]) -> Iterator[Binding]:
     """The variables that ``function`` reaches: closure cells, and the globals that its code names.
 
     Functions that are reached this way are searched too; of those of a library (``torch.func.grad(f)``) the cells.
+    Raises GradientsRefused if one of them is what ``torch.func.vjp`` has returned: its graph is there.
     """
     for found in functions_of(function):
+        if is_pullback(found):
+            raise GradientsRefused(
+                "the program reaches what torch.func.vjp has returned before, whose gradients go through that call",
+                where=first_line_of(function),
+                remedy="call vjp inside, or leave the program as it is (torch.func.vmap in the place of"
+                " purefx.func.vmap, around what vjp has returned)",
+            )
         yield from variables_of(found)
 
 
