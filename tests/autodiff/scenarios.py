@@ -604,3 +604,21 @@ def what_is_saved_and_not_read_is_written_after_the_call(compiled: Compile) -> A
             given[written].mul_(1)
         seen.append(error_of(result.sum().backward))
     return seen
+
+
+@scenario
+def one_of_several_results_is_written_after_the_call(compiled: Compile) -> Any:
+    """A backward looks at what it reads, and at nothing that only the backward of another result does."""
+
+    def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h = x.exp() * w
+        return h.exp(), h.sin() * w, w.sqrt()
+
+    def error_after(written: int, asked: int) -> str:
+        x, w = leaf(3), leaf(3)
+        results = compiled(f)(x, w)
+        with torch.no_grad():
+            (*results, w)[written].mul_(1)
+        return error_of(lambda: torch.autograd.grad(results[asked].sum(), w))
+
+    return [error_after(*which) for which in itertools.product(range(4), range(3))]

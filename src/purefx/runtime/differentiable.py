@@ -22,6 +22,7 @@ from purefx._torch import (
     is_plain,
     is_transforming,
     keeps_graph,
+    saved_apart,
     untraced,
 )
 from purefx.autodiff.derived import Gradient
@@ -87,7 +88,7 @@ class BackwardGraph:
         """The gradients of the inputs of the node ``ctx``."""
         if self.refusal is not None and not accumulates():
             raise self.refusal.with_traceback(None)
-        tensors = ctx.saved_tensors
+        tensors = self._saved(ctx)
         if not keeps_graph():
             ctx.maybe_clear_saved_tensors()
             ctx.leaves = None
@@ -103,6 +104,21 @@ class BackwardGraph:
         for position, write in self.writes:
             write(ctx.saved.written, outputs[position])
         return tuple(None if i is None else outputs[i] for i in self.gives)
+
+    def _saved(self, ctx: Any) -> Sequence[torch.Tensor]:
+        """What ``ctx`` has saved; raises if something was written since that this backward reads.
+
+        h = x.exp(); o, p = h.exp(), h.sin()        o.zero_() breaks the backward of o, and not that of p
+        """
+        try:
+            tensors: Sequence[torch.Tensor] = ctx.saved_tensors
+        except RuntimeError:
+            versions, apart = ctx.versions, saved_apart(ctx)
+            read = [take for take in self.takes if type(take) is int and take >= 0]
+            if apart is None or versions is None or any(apart[i]._version != versions[i] for i in read):
+                raise
+            return apart
+        return tensors
 
     def _input(
         self,
@@ -185,6 +201,7 @@ class CompiledFunction(torch.autograd.Function):
         ctx.derivatives = derivatives
         ctx.saved = saved.besides()
         ctx.leaves = saved.leaves
+        ctx.versions = None if len(outputs) == 1 else [None if x.is_inference() else x._version for x in saved.tensors]
         return outputs
 
     @staticmethod
