@@ -202,9 +202,30 @@ def test_a_compiled_module_has_what_the_module_has() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout())
     compiled: Any = purefx.compile(module)
     assert list(compiled.parameters()) == list(module.parameters())
-    compiled.eval()
+    assert compiled.eval() is compiled
+    assert compiled.to(torch.float64).requires_grad_(requires_grad=False) is compiled
     assert not module.training
+    assert module[0].weight.dtype is torch.float64
     assert not hasattr(compiled, "no_such_thing")
+
+
+def test_a_method_may_be_compiled_in_the_body_of_its_class() -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = torch.nn.Parameter(torch.tensor(factor))
+
+        @purefx.compile
+        def forward(self, x: Tensor) -> Tensor:
+            return x.mul_(2) * self.factor
+
+    for factor in (3.0, 5.0):
+        module, x = Scaled(factor), torch.ones(2)
+        module(x).sum().backward()
+        assert x.tolist() == [2.0, 2.0]
+        assert module.factor.grad is not None
+        assert module.factor.grad.item() == 4.0
+    assert len(Scaled.forward.specialisations) == 2
 
 
 def test_a_copy_of_a_compiled_module_has_parameters_of_its_own() -> None:

@@ -484,6 +484,7 @@ def test_a_backend_whose_callable_returns_another_number_of_outputs_is_told() ->
         (lambda x: x[:2], r"output 1 of what wrong compiled is torch\.float32\[2\], not torch\.float32\[3\]"),
         (Tensor.double, r"output 1 of what wrong compiled is torch\.float64\[3\], not torch\.float32\[3\]"),
         (lambda x: None, r"output 1 of what wrong compiled is a NoneType, not torch\.float32\[3\]"),
+        (lambda x: torch.ones(6)[::2], r"output 1 of what wrong compiled is of strides \(2,\), not of strides \(1,\)"),
     ],
 )
 def test_the_output_of_a_backend_that_looks_otherwise_is_told(wrong: Callable[[Tensor], Any], said: str) -> None:
@@ -495,6 +496,22 @@ def test_the_output_of_a_backend_that_looks_otherwise_is_told(wrong: Callable[[T
     with pytest.raises(errors.BackendFailed, match=said):
         purefx.compile(lambda x: x.add_(1) * 2, backend=wrong_second)(x)
     assert x.equal(ramp(3))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda inputs, outputs: inputs, "output 0 of what wrong compiled has the memory of input 0"),
+        (lambda inputs, outputs: (outputs[0], outputs[0].view(3)), "output 1 of .* has the memory of output 0"),
+    ],
+)
+def test_the_output_of_a_backend_that_has_the_memory_of_others_is_told(wrong: Callable[..., Any], said: str) -> None:
+    def returns_others(module: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        return lambda *inputs: wrong(inputs, module(*inputs))
+
+    returns_others.__name__ = "wrong"
+    with pytest.raises(errors.BackendFailed, match=said):
+        purefx.compile(lambda x, y: (x * 2, y.sin()), backend=returns_others)(ramp(3), ramp(3))
 
 
 def test_a_size_that_depends_on_a_number_in_a_tensor_is_refused_with_operator_and_line() -> None:

@@ -7,6 +7,7 @@ import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from types import MethodType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -157,7 +158,23 @@ class Compiled:
         """What the function has: the parameters of a module, ``train()``, ``state_dict()``."""
         if name == "function" or name.startswith("__"):  # asked for while a copy is made, too
             raise AttributeError(name)
-        return getattr(self.function, name)
+        found = getattr(self.function, name)
+        if (
+            isinstance(found, MethodType)
+            and found.__self__ is self.function
+            and isinstance(self.function, torch.nn.Module)
+        ):
+            return functools.wraps(found)(functools.partial(self._called, found))
+        return found
+
+    def _called(self, method: MethodType, *args: Any, **kwargs: Any) -> Any:
+        """What a ``method`` of the module returns; this, where that is the module (``eval()``, ``to(...)``)."""
+        found = method(*args, **kwargs)
+        return self if found is self.function else found
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        """A method of ``owner``, where it was compiled in the body of a class."""
+        return self if owner is None else MethodType(self, owner)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, or what is read back, captures anew."""

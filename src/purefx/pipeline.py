@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from purefx._torch import outside_transforms, pytree, without_modes
+from purefx._torch import outside_transforms, pytree, storage_key, without_modes
 from purefx.analysis.gradients import check_gradients
 from purefx.analysis.replay import Replay, infer_replay
 from purefx.autodiff.backward import Pattern
@@ -42,7 +42,7 @@ from purefx.functional.signature import (
     module_of,
 )
 from purefx.functional.verify import returned
-from purefx.layout import NotViewable
+from purefx.layout import Geometry, NotViewable
 from purefx.runtime.derivatives import backward_graph
 from purefx.runtime.differentiable import BackwardGraph, Derivatives
 from purefx.runtime.first_run import checked_once, needs_first_run
@@ -123,8 +123,19 @@ def engine_of(compilers: Compilers | None) -> Engine:
 
 
 def graph_module(stages: Stages) -> fx.GraphModule:
-    """The functional graph as a module."""
+    """The functional graph as a module, whose nodes have their fake values and lines."""
+    _annotate(stages.capture, stages.functional)
     return module_of(stages.functional)
+
+
+def _annotate(capture: Capture, functional: FunctionalGraph) -> None:
+    """Give each node its fake value as ``meta["val"]``, and the line of the user that it comes from."""
+    with without_modes():
+        for node, value in functional.values.items():
+            node.meta["val"] = example_of_value(capture, value)
+    for node, text in functional.lines.items():
+        line = SourceLine.parsed(text)
+        node.stack_trace = None if line is None else line.trace
 
 
 def build(stages: Stages, run_graph: Callable[..., Any], again: Again, engine: Engine) -> Wrapper:
@@ -218,12 +229,7 @@ def compile_functional(capture: Capture, functional: FunctionalGraph, backend: B
     """
     module = module_of(functional)
     examples = [example_of(capture, given) for given in functional.inputs]
-    with without_modes():
-        for node, value in functional.values.items():
-            node.meta["val"] = example_of_value(capture, value)
-        for node, text in functional.lines.items():
-            line = SourceLine.parsed(text)
-            node.stack_trace = None if line is None else line.trace
+    _annotate(capture, functional)
     try:
         compiled = backend(module, examples)
     except Exception as error:
@@ -248,6 +254,7 @@ def _checked(compiled: Callable[..., Any], functional: FunctionalGraph, name: st
             raise BackendFailed(f"what {name} compiled returned {found}, not the {count} outputs of the graph")
         if expected:
             _check_outputs(outputs, expected, name)
+            _check_memory(inputs, outputs, expected, name)
             expected.clear()
         return outputs
 
@@ -255,13 +262,38 @@ def _checked(compiled: Callable[..., Any], functional: FunctionalGraph, name: st
 
 
 def _check_outputs(outputs: Sequence[Any], expected: Sequence[Value | None], name: str) -> None:
-    """Raise BackendFailed unless ``outputs`` are of the dtypes and sizes of ``expected``, where those are numbers."""
+    """Raise BackendFailed unless ``outputs`` look like ``expected``, where the sizes of that are numbers."""
     for i, (output, value) in enumerate(zip(outputs, expected, strict=True)):
         if value is None or not value.geometry.is_static:
             continue
-        found = (
-            f"{output.dtype}{list(output.shape)}" if isinstance(output, torch.Tensor) else f"a {type(output).__name__}"
-        )
-        wanted = f"{value.dtype}{list(value.geometry.sizes)}"
+        found, wanted = f"a {type(output).__name__}", f"{value.dtype}{list(value.geometry.sizes)}"
+        if isinstance(output, torch.Tensor):
+            found = f"{output.dtype}{list(output.shape)}"
+        if found == wanted and not _lies_as(output, value.geometry):
+            found, wanted = f"of strides {output.stride()}", f"of strides {value.geometry.strides}"
         if found != wanted:
             raise BackendFailed(f"output {i} of what {name} compiled is {found}, not {wanted} as in the graph")
+
+
+def _lies_as(output: torch.Tensor, geometry: Geometry) -> bool:
+    """Whether ``output`` has the strides of ``geometry``, as far as they are seen; not where elements are repeated."""
+    pairs = zip(geometry.sizes, output.stride(), geometry.strides, strict=True)
+    return 0 in geometry.sizes or 0 in geometry.strides or all(a == b for size, a, b in pairs if size > 1)
+
+
+def _check_memory(inputs: Sequence[Any], outputs: Sequence[Any], expected: Sequence[Value | None], name: str) -> None:
+    """Raise BackendFailed if an output has the memory of an input or of another output, as it has not in the graph."""
+    owners = {storage_key(x): f"input {i}" for i, x in enumerate(inputs) if _has_memory(x)}
+    for i, (output, value) in enumerate(zip(outputs, expected, strict=True)):
+        if value is None or not _has_memory(output) or value.origin.op != "call_function":
+            continue
+        owner = owners.setdefault(storage_key(output), f"output {i}")
+        same = [other for other in expected[:i] if other is not None and other.origin is value.origin]
+        if owner != f"output {i}" and not same:
+            raise BackendFailed(
+                f"output {i} of what {name} compiled has the memory of {owner}: it has its own in the graph"
+            )
+
+
+def _has_memory(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.numel() > 0

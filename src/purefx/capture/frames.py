@@ -16,8 +16,11 @@ from purefx.errors import SourceLine
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _LIBRARIES = (_OURS, _TORCH, contextlib.__file__)
-_BACKWARD = os.path.join(_OURS, "autodiff", "backward.py")
-"""Runs the backward of a program: of the program's lines only those of its hooks and own functions run in it."""
+_ENDS = frozenset({os.path.join(_OURS, "autodiff", "backward.py"), os.path.join(_OURS, "cli.py")})
+"""The files below whose frames are no lines of the program.
+
+One runs the backward of a program, whose hooks and own functions alone run in it; one is the command line.
+"""
 
 
 @cache
@@ -29,7 +32,7 @@ def is_user_file(file: str) -> bool:
 def current_line() -> SourceLine | None:
     """The innermost running line of the program, which is outside PyTorch and purefx."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != _BACKWARD:
+    while frame is not None and frame.f_code.co_filename not in _ENDS:
         code = frame.f_code
         if is_user_file(code.co_filename):
             return SourceLine(code.co_filename, frame.f_lineno, code.co_name)
