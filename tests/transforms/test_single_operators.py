@@ -273,3 +273,17 @@ def test_normalisation_by_given_statistics(dims: tuple[int | None, ...], dtypes:
         expected = [leaves_of(f(*row)) for row in rows]
         found = leaves_of(torch.func.vmap(purefx.compile(f), dims)(*chosen))
         torch.testing.assert_close(found, [torch.stack(column) for column in zip(*expected, strict=True)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_of_the_digits_normalise_what_lies_far_from_zero(dtype: torch.dtype) -> None:
+    x = 100 + X.to(dtype)
+    weight, mean = (torch.full((x.shape[2],), value, dtype=dtype) for value in (1.0, 99.0))
+
+    def f(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.nn.functional.batch_norm(x, mean, torch.ones_like(mean) / 50, weight, training=False)
+
+    for g in (f, torch.func.grad(lambda *args: f(*args).sin().sum(), (0, 1))):
+        found = leaves_of(torch.func.vmap(purefx.compile(g), (0, None))(x, weight))
+        expected = [torch.stack(column) for column in zip(*(leaves_of(g(row, weight)) for row in x), strict=True)]
+        torch.testing.assert_close(found, expected, rtol=2e-2, atol=1e-3)

@@ -35,8 +35,8 @@ def normalised(  # noqa: PLR0913 - the operator's own signature
         )
         return found
     scale = _scale(weight, variance, eps)
-    shift = -mean * scale if bias is None else bias - mean * scale
-    y = x * _of_channels(scale, x) + _of_channels(shift, x)
+    shift = -_wide(mean) * scale if bias is None else _wide(bias) - _wide(mean) * scale
+    y = _wide(x) * _of_channels(scale, x) + _of_channels(shift, x)
     return y.to(x.dtype), x.new_empty(0), x.new_empty(0)
 
 
@@ -59,17 +59,23 @@ def gradients_of_normalised(  # noqa: PLR0913 - the operator's own signature
         )
         return found
     others = [i for i in range(x.dim()) if i != 1]
+    deviation, arriving = _wide(x) - _of_channels(_wide(mean), x), _wide(cotangent)
     ways: tuple[Callable[[], torch.Tensor], ...] = (
-        lambda: (cotangent * _of_channels(_scale(weight, variance, eps), x)).to(x.dtype),
-        lambda: (cotangent * (x - _of_channels(mean, x))).sum(others) * _scale(None, variance, eps),
+        lambda: (arriving * _of_channels(_scale(weight, variance, eps), x)).to(x.dtype),
+        lambda: ((arriving * deviation).sum(others) * _scale(None, variance, eps)).to(mean.dtype),
         lambda: cotangent.sum(others, dtype=mean.dtype),
     )
     return tuple(way() if asked else None for way, asked in zip(ways, wanted, strict=True))
 
 
 def _scale(weight: Parameter, variance: torch.Tensor, eps: float) -> torch.Tensor:
-    inverse = (variance + eps).rsqrt()
-    return inverse if weight is None else weight * inverse
+    inverse = (_wide(variance) + eps).rsqrt()
+    return inverse if weight is None else _wide(weight) * inverse
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """``x`` in the dtype that the kernels compute in: a mean far from zero leaves few digits of half ones."""
+    return x.float() if x.dtype in {torch.float16, torch.bfloat16} else x
 
 
 def _of_channels(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
