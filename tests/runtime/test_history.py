@@ -682,6 +682,57 @@ def test_a_view_that_shows_other_memory_and_is_turned_is_not_used() -> None:
         purefx.trace(f, *swapped())
 
 
+@programs(lambda: (alive(3, 4), ramp(4, 3)))
+def a_part_is_written_of_what_shows_other_memory_then(x: Tensor, y: Tensor) -> Any:
+    x[1].mul_(3)
+    x.data = y.t()
+    return x
+
+
+def test_a_written_part_that_other_memory_has_no_view_of_is_refused() -> None:
+    def f(x: Tensor, y: Tensor) -> None:
+        x.view(-1)[3:7].mul_(3)
+        x.data = y.t()
+
+    with pytest.raises(GradientsRefused, match="of other strides"):
+        purefx.compile(f)(alive(3, 4), ramp(4, 3))
+
+
+def neighbours() -> tuple[Tensor, ...]:
+    whole = ramp(12)
+    return whole[6:], whole[::2], leaf(4), ramp(6)
+
+
+@programs(neighbours)
+def a_view_shows_other_memory_once_its_base_is_written(x: Tensor, other: Tensor, w: Tensor, y: Tensor) -> Any:
+    x[:4].copy_(w)
+    other.data = y
+    return other
+
+
+@programs(lambda: (leaf(3, 4), ramp(3, 4)))
+def a_custom_view_shows_the_other_memory_of_a_leaf(x: Tensor, y: Tensor) -> Any:
+    older = Shown.apply(x[0])
+    x.data = y
+    return Shown.apply(x), older
+
+
+@programs(lambda: (alive(3, 4),))
+def a_custom_view_is_taken_of_a_part_of_new_memory(x: Tensor) -> Any:
+    x.data = torch.ones(3, 4)
+    return Shown.apply(x.view(-1)[:4])[1:]
+
+
+def test_what_is_written_and_swapped_has_no_custom_view() -> None:
+    def f(x: Tensor) -> Any:
+        x[0].mul_(2)
+        x.data = torch.ones(3, 4)
+        return Shown.apply(x[1])
+
+    with pytest.raises(GradientsRefused, match="gives it other memory"):
+        purefx.compile(f)(alive(3, 4))
+
+
 @programs(lambda: (ramp(24)[3:9], alive(4)))
 def a_view_is_given_memory_with_a_history(x: Tensor, y: Tensor) -> Any:
     x.set_(y)

@@ -351,8 +351,23 @@ def _shown(slot: Slot, recorder: Recorder) -> tuple[torch.Tensor | GradientEdge,
     if not slot.is_held:
         return slot.edge, wanted
     now = recorder.region(fake)
-    shown = as_made(fake, now, wanted)
+    moved = isinstance(slot.output, WrittenOutput) and now.storage is not wanted.storage
+    shown = _part_of_moved(slot, fake) if moved else as_made(fake, now, wanted)
     return (fake, now) if shown is fake else (shown, recorder.region(shown))
+
+
+def _part_of_moved(slot: Slot, fake: torch.Tensor) -> torch.Tensor:
+    """What was written of ``fake``, which shows other memory since then: the same part of it."""
+    shown = slot.output.shown if isinstance(slot.output, WrittenOutput) else None
+    chain = None if shown is None else chain_between(shown.before.physical, slot.region)
+    try:
+        return fake if not chain else apply_chain(fake, chain)
+    except RuntimeError:  # a view of it that needs other strides
+        raise GradientsRefused(
+            "the program writes to a part of what is given other memory then (set_, x.data = y), of other strides",
+            where=None,
+            remedy="write to a copy of it, or under torch.no_grad()",
+        ) from None
 
 
 def _entering(output: torch.Tensor | GradientEdge, tangent: torch.Tensor) -> torch.Tensor:

@@ -37,6 +37,7 @@ from purefx.runtime.detaching import is_detached_late
 from purefx.runtime.differentiable import Saved, record, record_as, same_edge
 from purefx.runtime.hooks import emit_hooks_between, emit_hooks_on, emit_late_hooks
 from purefx.runtime.moved_leaves import (
+    emit_early_swaps,
     emit_early_turns,
     emit_moved_leaves,
     emit_turned_leaves,
@@ -153,7 +154,7 @@ def emit_looks(scope: Scope) -> list[str]:
     made = [r.variable for r in shown if r.fake.requires_grad and r.variable in scope.capture.plain_views]
     given = [k for k in scope.inputs if k.edge is None and k.fake.requires_grad and k.fake._base is not None]
     given = [k for k in given if not is_bare_view(k.fake) and not has_lost_history(k.fake)]
-    turned = {o.variable for c in scope.replay.statements if c.effect is Effect.GEOMETRY for o in c.written}
+    turned = {o.variable for c in scope.replay.statements if _asks_for_history(c) for o in c.written}
     wanted = [v for v in dict.fromkeys([*(k.variable for k in given), *made]) if v in scope.variables]
     begun = {known.variable for known in scope.inputs if known.edge is None and known.fake.requires_grad}
     early = {o.variable for call in scope.early if scope.counters.is_older(call) for o in call.outputs}
@@ -161,6 +162,11 @@ def emit_looks(scope: Scope) -> list[str]:
     older = [r for r in older if scope.counters.root(r.variable) in begun and not has_lost_history(r.fake)]
     looked = [v for v in wanted if v in scope.capture.known_views or v in turned]
     return [f"{scope.variables[v]}.grad_fn" for v in dict.fromkeys([*looked, *(r.variable for r in older)])]
+
+
+def _asks_for_history(call: Call) -> bool:
+    """Whether ``call`` turns a tensor so that autograd makes its history first: ``x.data = y`` leaves that alone."""
+    return call.effect is Effect.GEOMETRY and call.op is not DataAccess.SWAP
 
 
 def _loses_history(scope: Scope, known: Input) -> bool:
@@ -221,8 +227,9 @@ def _aliases(scope: Scope) -> list[str]:
     wanted.update(leaves)
     wanted |= _views_before_leaves(scope, leaves)
     made = set(wanted)
+    lines = emit_early_swaps(scope, wanted)
     calls = _makers(scope, wanted)
-    lines = _early(scope, calls)
+    lines += _early(scope, calls)
     _make_again(scope, calls, made)
     return [*lines, *(f"{scope.variables[leaf]}.requires_grad_()" for leaf in leaves)]
 

@@ -14,6 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from purefx.analysis.gradients import begins, is_moved, new_leaves
 from purefx.capture.captured import Input
 from purefx.capture.recording import Call, DataAccess, Effect, Variable
+from purefx.capture.tensors import variable_of
+from purefx.errors import GradientsRefused
 from purefx.functional.signature import RootInput, WrittenOutput
 from purefx.operators import aten
 from purefx.runtime.differentiable import same_edge
@@ -70,6 +72,27 @@ def emit_early_turns(scope: Scope) -> list[str]:
         stop = scope.replay.statements.index(early[-1]) + 1
         lines += _run_early(scope, scope.replay.statements[:stop], turned)
     return lines
+
+
+def emit_early_swaps(scope: Scope, wanted: Collection[Variable]) -> list[str]:
+    """The statements that give other memory (``x.data = y``) to what the ``wanted`` variables are made of later."""
+    statements = scope.replay.statements
+    made_of = {o.variable for call in makers_of(statements, set(wanted)) for o in call.operands}
+    swaps = [c for c in statements if c.op is DataAccess.SWAP and c.written[0].variable in made_of]
+    swaps = [c for c in swaps if c not in scope.early]
+    if not swaps:
+        return []
+    moved = {c.written[0].variable for c in swaps}
+    for output in scope.functional.outputs:
+        shown = output.shown if isinstance(output, WrittenOutput) else None
+        if shown is not None and variable_of(shown.fake) in moved:
+            raise GradientsRefused(
+                f"the program writes to {shown.source.name}, gives it other memory, and takes what has another history "
+                "of it",
+                where=None,
+                remedy="write to a copy of it, or under torch.no_grad()",
+            )
+    return _run_early(scope, statements[: statements.index(swaps[-1]) + 1], moved)
 
 
 def _run_early(scope: Scope, calls: Sequence[Call], moved: Collection[Variable]) -> list[str]:
