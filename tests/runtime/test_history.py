@@ -710,6 +710,13 @@ def a_view_shows_other_memory_once_its_base_is_written(x: Tensor, other: Tensor,
     return other
 
 
+@programs(lambda: (leaf(4), ramp(3, 4)))
+def a_result_is_given_memory_of_other_sizes(x: Tensor, y: Tensor) -> Any:
+    result = x * 2
+    result.data = y
+    return result
+
+
 @programs(lambda: (leaf(3, 4), ramp(3, 4)))
 def a_custom_view_shows_the_other_memory_of_a_leaf(x: Tensor, y: Tensor) -> Any:
     older = Shown.apply(x[0])

@@ -351,7 +351,9 @@ def _shown(slot: Slot, recorder: Recorder) -> tuple[torch.Tensor | GradientEdge,
     if not slot.is_held:
         return slot.edge, wanted
     now = recorder.region(fake)
-    moved = isinstance(slot.output, WrittenOutput) and now.storage is not wanted.storage
+    moved = now.storage is not wanted.storage
+    if moved and not isinstance(slot.output, WrittenOutput):
+        return slot.edge, wanted
     shown = _part_of_moved(slot, fake) if moved else as_made(fake, now, wanted)
     return (fake, now) if shown is fake else (shown, recorder.region(shown))
 
