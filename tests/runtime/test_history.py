@@ -869,6 +869,18 @@ def the_view_is_named_that_an_operator_takes_by_itself(_: Tensor, b: Tensor) -> 
     b.fill_diagonal_(9)
 
 
+@programs(lambda: (Shown.apply(leaf(4)),))
+def a_view_of_a_leaf_by_a_function_is_named(a: Tensor) -> None:
+    a.mul_(2)
+
+
+@programs(lambda: (Shown.apply(leaf(4)),))
+def the_view_is_named_that_the_program_takes_of_it(a: Tensor) -> None:
+    flat = a.view(-1)
+    a.exp()
+    flat.mul_(2)
+
+
 def test_what_a_function_has_made_is_called_by_its_name() -> None:
     view = purefx.compile(Shown.apply)(alive(3))
     with pytest.raises(RuntimeError, match="Output 0 of Shown is a view and is being modified inplace"):

@@ -19,6 +19,9 @@ from purefx.capture.frames import failing_values
 from purefx.capture.recording import Recording
 from purefx.operators import aten
 
+_MAKERS = {"AsStrided": aten.as_strided.default, "View": aten.view.default}
+"""The operators that make fakes of views, by their names in errors."""
+
 _NAME = re.compile(r"Output \d+ of \w+ is a view")
 
 
@@ -26,21 +29,22 @@ _NAME = re.compile(r"Output \d+ of \w+ is a view")
 def eager_names(inputs: Iterable[Input], recording: Recording) -> Iterator[None]:
     """Let errors about the fakes of ``inputs`` name the operators that made the caller's own tensors.
 
-    Rule: where the last call of ``recording`` is ``as_strided``, the error may be about what that returned, and is not
-    about what it was taken of.
+    Rule: where the last call of ``recording`` is the operator that has made the fake, the error may be about what that
+    returned, and is not about what it was taken of.
     """
     try:
         yield
     except RuntimeError as error:
         text = str(error)
-        if not text.startswith("Output 0 of AsStrided is a view"):
+        maker = next((op for name, op in _MAKERS.items() if text.startswith(f"Output 0 of {name} is a view")), None)
+        if maker is None:
             raise
         known = [k for k in inputs if k.tensor.requires_grad and k.fake._is_view()]
         known = [k for k in known if view_rules(k.fake) != type(view_rules(k.fake)).DEFAULT]
         last = recording.calls[-1] if recording.calls else None
-        restrided = last is not None and last.op is aten.as_strided.default
-        alone = len(known) == 1 and not restrided
-        if last is not None and restrided:
+        remade = last is not None and last.op is maker
+        alone = len(known) == 1 and not any(call.op is maker for call in recording)
+        if last is not None and remade:
             known = [k for k in known if k.variable is not last.operands[0].variable]
         used = {id(x) for x in failing_values(error.__traceback__)}
         names = dict.fromkeys(_name(k.tensor) for k in known if id(k.fake) in used or alone)
