@@ -25,6 +25,7 @@ from purefx.functional.signature import FunctionalGraph
 from purefx.functional.verify import returned
 from purefx.layout import Geometry, reify
 from purefx.operators import aten
+from purefx.transforms.each import applied, each
 from purefx.transforms.foreign import foreign_memory
 from purefx.transforms.levels import batch_levels
 from purefx.transforms.normalization import RULES as NORMALIZATION
@@ -82,50 +83,7 @@ def _or_each(op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     except RuntimeError as error:
         if "could not generate a fallback" not in str(error):
             raise
-    return _each(op, args, kwargs)
-
-
-def _each(op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """``op``, one example after the other."""
-    leaves, structure = pytree.tree_flatten((args, kwargs))
-    places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
-    returned: list[pytree.TreeSpec] = []
-
-    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        replaced = dict(zip(places, tensors, strict=True))
-        given = pytree.tree_unflatten([replaced.get(i, x) for i, x in enumerate(leaves)], structure)
-        each = _each if any(map(batch_levels, tensors)) else _applied  # another vmap is around
-        results, how = pytree.tree_flatten(each(op, *given))
-        returned[:] = [how]
-        return tuple(results)
-
-    found = _Each.apply(run, *(leaves[i] for i in places))  # type: ignore[no-untyped-call]  # PyTorch gives it no types
-    return pytree.tree_unflatten(found, returned[0])
-
-
-def _applied(op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    return op(*args, **kwargs)
-
-
-class _Each(torch.autograd.Function):
-    """What has no rule, one example after the other; its gradients are those of what runs for each."""
-
-    @staticmethod
-    def forward(op: Callable[..., Any], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """It is called of batches alone."""
-        raise AssertionError("nothing has a batch")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        """Nothing is kept."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Sequence[int | None], op: Callable[..., Any], *inputs: torch.Tensor) -> Any:
-        """The outputs for each example."""
-        pairs = list(zip(inputs, in_dims[1:], strict=True))
-        rows = [op(*(x if dim is None else x.select(dim, i) for x, dim in pairs)) for i in range(info.batch_size)]
-        outputs = tuple(torch.stack(column) for column in zip(*rows, strict=True))
-        return outputs, (0,) * len(outputs)
+    return each(op, args, kwargs)
 
 
 def _is_told(op: Any, args: Any) -> bool:
@@ -143,7 +101,7 @@ def _counted(functional: FunctionalGraph, node: fx.Node, args: Any, kwargs: Any)
     sizes: Any = functional.values[node].geometry.sizes
     known = [x.node.maybe_as_int() if isinstance(x, torch.SymInt) else x for x in sizes]
     if None not in known:
-        return _each(lambda *args, **kwargs: op(*args, **kwargs).reshape(known), args, kwargs)  # or it raises
+        return each(lambda *args, **kwargs: op(*args, **kwargs).reshape(known), args, kwargs)  # or it raises
     if op is aten.index.Tensor and _are_summed(node, dim := len(args[1]) - 1):
         x, mask = args[0], args[1][dim]
         kept = mask.reshape(*mask.shape, *[1] * (x.dim() - dim - mask.dim()))
@@ -168,7 +126,7 @@ def _repeated(repeats: torch.Tensor, *, output_size: int | None = None) -> torch
         sizes[:] = sizes or [found.shape[0]]
         return found
 
-    found: torch.Tensor = _each(one, (repeats,), {})
+    found: torch.Tensor = each(one, (repeats,), {})
     return found
 
 
@@ -248,7 +206,7 @@ def _put(
         mask = mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim()))
         return torch.where(mask, values.reshape(()).to(x.dtype), x)
     by_each = any(map(batch_levels, masks))
-    run = _each if by_each else _applied
+    run = each if by_each else applied
     found: torch.Tensor = run(aten.index_put.default, (x, indices, values, accumulate), {})
     return found
 
@@ -267,7 +225,7 @@ def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> t
 def _index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
     """``index_select``; of unknown many indices, if those alone have a batch, for one example after the other."""
     by_each = isinstance(index.numel(), torch.SymInt) and batch_levels(index) and not batch_levels(x)
-    run = _each if by_each else _applied
+    run = each if by_each else applied
     found: torch.Tensor = run(aten.index_select.default, (x, dim, index), {})
     return found
 

@@ -17,10 +17,11 @@ import torch
 from purefx._torch import outside_transforms, without_modes
 from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.operators import is_inexact
+from purefx.transforms.differentiated import Wrt
 from purefx.transforms.gradients import Teller
 from purefx.transforms.graphs import Graph, Residuals, Split, Tensors, split, split_after
 from purefx.transforms.history import graph_of, inexact_places, reach_of
-from purefx.transforms.programs import Fixed, Program, Wrt, fakes_like, plain
+from purefx.transforms.programs import Fixed, Program, fakes_like, plain
 from purefx.transforms.reach import Reach
 
 

@@ -14,9 +14,10 @@ import torch
 
 from purefx._torch import outside_transforms, without_modes
 from purefx.capture.turns import ONE_AT_A_TIME
+from purefx.transforms.differentiated import Wrt
 from purefx.transforms.gradients import Teller
 from purefx.transforms.graphs import Graph, Tensors
-from purefx.transforms.programs import Program, Some, Vjp, Vmap, Wrt, fakes_like
+from purefx.transforms.programs import Program, Some, Vjp, Vmap, fakes_like
 from purefx.transforms.reach import Reach, infer_reach
 
 

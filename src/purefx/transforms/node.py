@@ -40,12 +40,13 @@ from purefx._torch import (
     wrap_at,
 )
 from purefx.runtime.differentiable import check_versions
+from purefx.transforms.differentiated import Wrt
 from purefx.transforms.gradients import Teller
 from purefx.transforms.graphs import Tensors
 from purefx.transforms.halves import Half, Halves, Kept, halves_of
 from purefx.transforms.history import pushes_of, reach_of
 from purefx.transforms.levels import is_differentiated, levels_of, repeats_elements
-from purefx.transforms.programs import Program, Wrt
+from purefx.transforms.programs import Program
 from purefx.transforms.ways import Asked, Way, ways_of
 
 Unread = Mapping[int, tuple[torch.Tensor, int]]

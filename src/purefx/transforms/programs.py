@@ -15,25 +15,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 
-from purefx._torch import FakeTensorMode, is_transforming, outside_transforms, tangent_of, with_memory, without_modes
+from purefx._torch import FakeTensorMode, outside_transforms, tangent_of, with_memory, without_modes
 from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.operators import without_overlap
+from purefx.transforms.differentiated import Wrt, differentiated, inexact_of, replaced
 from purefx.transforms.draws import Draws, with_draws
 from purefx.transforms.forward import SeparateWrites
 from purefx.transforms.gradients import Teller
 from purefx.transforms.graphs import Engine, Graph, Tensors, capture_values
 from purefx.transforms.levels import first_of
 from purefx.transforms.origins import Origin
-from purefx.transforms.reach import Reach, infer_reach
+from purefx.transforms.reach import Reach
 
 Dims = tuple[int | None, ...]
-Wrt = tuple[int, ...]
-"""Positions among the inputs of a program."""
-
 Kind = tuple[Any, ...]
 """What a graph is made for: the geometry of each input; its dtype and device are those of a capture, and no others."""
 
@@ -217,11 +215,11 @@ class Vjp(Derivative):
 
     def batches(self, dims: Dims, places: Dims) -> tuple[Dims, Dims]:
         """A gradient has the batch where its input has it, a cotangent where its output has it."""
-        return _inexact(self.of, places), tuple(dims[i] for i in self.wrt)
+        return inexact_of(self.of, places), tuple(dims[i] for i in self.wrt)
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """PyTorch's gradients."""
-        return _differentiated(self.of, self.wrt, inputs)[1]
+        return differentiated(self.of, self.wrt, inputs)[1]
 
 
 class Joint(Derivative):
@@ -236,11 +234,11 @@ class Joint(Derivative):
 
     def batches(self, dims: Dims, places: Dims) -> tuple[Dims, Dims]:
         """A gradient has the batch where its input has it, a cotangent where its output has it."""
-        return _inexact(self.of, places), (*places, *(dims[i] for i in self.wrt))
+        return inexact_of(self.of, places), (*places, *(dims[i] for i in self.wrt))
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """What PyTorch computes."""
-        outputs, gradients = _differentiated(self.of, self.wrt, inputs)
+        outputs, gradients = differentiated(self.of, self.wrt, inputs)
         return (*outputs, *gradients)
 
 
@@ -256,7 +254,7 @@ class Jvp(Derivative):
 
     def batches(self, dims: Dims, places: Dims) -> tuple[Dims, Dims]:
         """A tangent has the batch where its input or output has it."""
-        return tuple(dims[i] for i in self.wrt), (*places, *_inexact(self.of, places))
+        return tuple(dims[i] for i in self.wrt), (*places, *inexact_of(self.of, places))
 
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """What PyTorch computes."""
@@ -264,10 +262,10 @@ class Jvp(Derivative):
 
         def inexact(*chosen: torch.Tensor) -> tuple[Tensors, Tensors]:
             with SeparateWrites(hooks=False):
-                outputs = self.of.function(*_replaced(own, self.wrt, chosen))
-            known = [tangent_of(x) is not None for x in _inexact(self.of, outputs)]
+                outputs = self.of.function(*replaced(own, self.wrt, chosen))
+            known = [tangent_of(x) is not None for x in inexact_of(self.of, outputs)]
             self.of.pushes[self.wrt, self.of.kind(own)] = tuple(known)
-            return _inexact(self.of, outputs), outputs
+            return inexact_of(self.of, outputs), outputs
 
         primals = tuple(without_overlap(own[i]) for i in self.wrt)  # a tangent lies like its primal
         _, found, outputs = cast(Any, torch.func.jvp(inexact, primals, tangents, has_aux=True))
@@ -376,50 +374,6 @@ class Fixed(Program):
     def kind(self, inputs: Sequence[torch.Tensor]) -> Kind:
         """Nothing: there is one graph."""
         return ()
-
-
-@torch.enable_grad()
-def _differentiated(of: Program, wrt: Wrt, inputs: Tensors) -> tuple[Tensors, Tensors]:
-    """The outputs of ``of``, and the gradients for the cotangents that come after its inputs.
-
-    Rule: by autograd itself, as in a loop over examples.  ``torch.func`` knows no hooks on what is saved, and no leaves
-    that the function makes; it is used only inside of another of its transforms.
-    Grad mode is on, so that the operators have derivatives.  Without it PyTorch takes short cuts: the gradient of
-    ``det`` through the factors of its matrix, to which no tangent comes; that of ``silu`` by one operator without any.
-    """
-    own, cotangents = inputs[: of.arity], inputs[of.arity :]
-
-    def inexact(*chosen: torch.Tensor) -> tuple[Tensors, Tensors]:
-        outputs = of.function(*_replaced(own, wrt, chosen))
-        found = _inexact(of, outputs)
-        of.reaches[wrt, of.kind(own)] = infer_reach(found, dict(zip(wrt, chosen, strict=True)))
-        return found, outputs
-
-    if is_transforming():
-        _, pull, outputs = cast(Any, torch.func.vjp(inexact, *(own[i] for i in wrt), has_aux=True))
-        return outputs, pull(cotangents)
-    chosen = tuple(own[i].view_as(own[i]) if own[i].requires_grad else own[i].detach() for i in wrt)
-    differentiable, outputs = inexact(*(x.requires_grad_() for x in chosen))
-    pairs = [(x, c) for x, c in zip(differentiable, cotangents, strict=True) if x.requires_grad]
-    if not pairs:
-        return outputs, tuple(map(torch.zeros_like, chosen))
-    made, given = zip(*pairs, strict=True)
-    return outputs, torch.autograd.grad(made, chosen, given, create_graph=True, materialize_grads=True)
-
-
-T = TypeVar("T")
-
-
-def _inexact(of: Program, outputs: tuple[T, ...]) -> tuple[T, ...]:
-    """What ``outputs`` has for the inexact outputs of ``of``."""
-    return tuple(x for x, inexact in zip(outputs, of.inexact, strict=True) if inexact)
-
-
-def _replaced(inputs: Tensors, wrt: Wrt, chosen: Tensors) -> Tensors:
-    replaced = list(inputs)
-    for i, x in zip(wrt, chosen, strict=True):
-        replaced[i] = x
-    return tuple(replaced)
 
 
 def _placed(x: torch.Tensor, place: int | None, depth: int = 0) -> torch.Tensor:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from purefx.transforms.differentiated import Wrt
 from purefx.transforms.gradients import Teller
 from purefx.transforms.halves import Half, Halves, Kept, Part, half_of
-from purefx.transforms.programs import Program, Wrt
+from purefx.transforms.programs import Program
 from purefx.transforms.reach import Reach
 
 
