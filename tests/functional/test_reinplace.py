@@ -14,6 +14,7 @@ from purefx.operators import aten
 from purefx.pipeline import reinplaced, run_stages
 from purefx.report.copies import WriteBack
 from tests.functional.kinds import ramp
+from tests.support.oracle import assert_same_as_eager
 
 
 def operators(f: Callable[..., Any], *args: Any) -> list[Any]:
@@ -245,3 +246,46 @@ def test_it_is_said_why_a_write_is_not_in_place(said: str) -> None:
 
 def test_what_is_only_written_needs_no_reason() -> None:
     assert obstacles(lambda cache, x: cache[1].copy_(x), ramp(2, 3), ramp(3)) == [""]
+
+
+def a_row_is_copied_between_the_writes_of_another(a: Tensor) -> None:
+    a[0].add_(1)
+    a[1].copy_(a[0])
+    a[0].mul_(2)
+
+
+def what_it_was_is_copied_back(a: Tensor) -> Tensor:
+    kept = torch.empty(4, 3).copy_(a.add_(1))
+    a.mul_(2)
+    total = a.sum()
+    a.copy_(kept)
+    return total
+
+
+def a_row_that_it_had_is_copied_back(a: Tensor) -> Tensor:
+    kept = torch.empty(3).copy_(a[0].add_(1))
+    a[0].mul_(2)
+    total = a.sum()
+    a[0].copy_(kept)
+    return total
+
+
+@pytest.mark.parametrize(
+    "f", [a_row_is_copied_between_the_writes_of_another, what_it_was_is_copied_back, a_row_that_it_had_is_copied_back]
+)
+def test_a_value_that_leaves_the_graph_is_not_written_over(f: Callable[..., Any]) -> None:
+    assert_same_as_eager(f, lambda: (ramp(4, 3),), system=purefx.compile)
+
+
+def a_window_is_copied_into_another(head: Tensor, middle: Tensor, tail: Tensor) -> Tensor:
+    head.mul_(2)
+    tail.copy_(middle[:3])
+    return middle * 1
+
+
+def test_a_part_of_what_is_in_memory_is_not_taken_for_another_part() -> None:
+    def windows() -> tuple[Tensor, ...]:
+        whole = ramp(9)
+        return whole[:4], whole[2:6], whole[5:8]
+
+    assert_same_as_eager(a_window_is_copied_into_another, windows, system=purefx.compile)

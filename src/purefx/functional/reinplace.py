@@ -5,12 +5,14 @@
     return new, scores                        return scores
 
 For running a graph as it is, without a compiler: what the program wrote in place is not copied, and nothing is
-left to write back.  Rule: a write may happen in place if no operator reads the old elements any more, and the new
-value leaves the graph as the content of that memory alone.
+left to write back.  Rule: a write may happen in place if nobody reads the old elements any more, and the new value
+leaves the graph as the content of that very place alone.
 
     a[0].copy_(b); b.add_(1); return a.sum()  the row of a is the old value of b, which is read after the write of
                                               b in the functional graph: that write stays out of place
     a.add_(1); b.copy_(a); a.add_(1)          the new value of b is that of a between its writes
+    a[1].add_(1); a[0].copy_(a[1]); a[1].zero_()    and that of a row is that of another
+    b.copy_(a.add_(1)); a.zero_(); a.copy_(b)       the content of a is what it was before its second write
 """
 
 from __future__ import annotations
@@ -115,7 +117,16 @@ class _Reinplacer:
         if not isinstance(output, WrittenOutput):
             return False
         newer = list(self._held.get(output.root, {}).values())[1:]
-        return any(self._origins[node] is self._origins[held.value] or output.whole is held.value for held in newer)
+        return any(self._is_there(output, node, held) for held in newer)
+
+    def _is_there(self, output: WrittenOutput, node: Any, held: _Held) -> bool:
+        """Whether ``node``, the content of a region of a root, lies in that region where ``held`` is in memory.
+
+        a[0].add_(1); a[1].copy_(a[0])        the content of the second row is in the memory of the first
+        """
+        if output.whole is held.value:
+            return True
+        return self._origins[node] is self._origins[held.value] and self._shows(held, node, output.region)
 
     def _begin(self, given: ForwardInput, node: fx.Node) -> None:
         if not isinstance(given, RootInput) or given.root in self._obstacles:
@@ -184,7 +195,7 @@ class _Reinplacer:
             return "what is written there is in the same memory"
         if self._origins[write.after] in held or not all(self._is_last(write, x) for x in held.values()):
             return "what it held before is read after the write"
-        return "" if self._stays_in(root, write.after) else _ELSEWHERE
+        return "" if self._stays_in(root, _Held(write.after, write.region)) else _ELSEWHERE
 
     def _is_last(self, write: Merge | InPlace, held: _Held) -> bool:
         """Whether ``write`` changes nothing of ``held`` that is read later."""
@@ -202,24 +213,24 @@ class _Reinplacer:
         return held.region.at(view.geometry)
 
     def _reads(self, origin: fx.Node, place: int) -> list[fx.Node]:
-        """The nodes in memory that ``origin`` made which operators read after ``place``."""
+        """The nodes in memory that ``origin`` made which operators, or who has the outputs, read after ``place``."""
         aliases = [node for node, made in self._origins.items() if made is origin]
         return [node for node in aliases if any(self._place[user] > place for user in self._readers(node))]
 
     def _readers(self, node: fx.Node) -> list[fx.Node]:
-        """The users of ``node`` that are neither views of it nor the output, of which `_stays_in` is asked."""
-        return [x for x in node.users if x.op != "output" and self._origins[x] is not self._origins[node]]
+        """The users of ``node`` that are no views of it."""
+        return [x for x in node.users if x.op == "output" or self._origins[x] is not self._origins[node]]
 
     def _write(self, write: InPlace) -> None:
         args, kwargs = fx.map_arg((write.args, write.kwargs), self._image.__getitem__)
         self._graph.call_function(write.op, args, kwargs)
 
-    def _stays_in(self, root: Root, after: fx.Node) -> bool:
-        """Whether no output has the memory of ``after`` but the one that is the content of ``root``."""
+    def _stays_in(self, root: Root, held: _Held) -> bool:
+        """Whether no output has the memory of ``held`` but those that are the content of ``root`` just there."""
         return all(
-            isinstance(output, WrittenOutput) and output.root is root
+            isinstance(output, WrittenOutput) and output.root is root and self._is_there(output, node, held)
             for output, node in self._outputs()
-            if isinstance(node, fx.Node) and self._origins[node] is self._origins[after]
+            if isinstance(node, fx.Node) and self._origins[node] is self._origins[held.value]
         )
 
     def _merge(self, root: Root, merge: Merge) -> None:
