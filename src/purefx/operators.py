@@ -56,6 +56,21 @@ ALWAYS_KEPT: frozenset[OpOverload] = frozenset(
 """Operators without results that matter although nothing reads them."""
 
 
+NOT_COUNTED: frozenset[OpOverload] = frozenset(
+    {
+        aten._amp_foreach_non_finite_check_and_unscale_.default,
+        aten._fused_adagrad_.default,
+        aten._fused_adagrad_.tensor_lr,
+        aten._fused_adam_.default,
+        aten._fused_adam_.tensor_lr,
+        aten._fused_adamw_.default,
+        aten._fused_adamw_.tensor_lr,
+        aten._fused_sgd_.default,
+        aten._fused_sgd_.tensor_lr,
+    }
+)
+"""Operators on lists whose writes eager does not count: their kernels call no operator for each tensor."""
+
 QUANTISING: frozenset[OpOverload] = frozenset(
     {
         aten.quantize_per_channel.default,

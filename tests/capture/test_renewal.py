@@ -43,6 +43,23 @@ def a_view_is_written_after_its_base_was_turned(a: Tensor) -> Any:
     return a * 2, flat
 
 
+@programs(lambda: (alive(2, 3),))
+def rows_are_written_between_turns(a: Tensor) -> Any:
+    a.t_()
+    a[0].mul_(3)
+    a[1:].add_(a[0].sum())
+    a.t_()
+    return a[0]
+
+
+@programs(lambda: (alive(3),))
+def a_part_is_written_between_new_dimensions(a: Tensor) -> Any:
+    a.unsqueeze_(0)
+    a[:, 1:].mul_(3)
+    a.unsqueeze_(-1)
+    return a.sum(1)
+
+
 @programs(lambda: (ramp(2, 3).requires_grad_(),))
 def a_view_of_a_result_is_written_after_that_was_turned(x: Tensor) -> Any:
     h = x * 2
@@ -284,3 +301,13 @@ def test_a_view_is_refused_that_is_turned_and_whose_base_is_detached_then() -> N
 
     with pytest.raises(purefx.Refusal, match="whose base was detached then"):
         purefx.compile(f)(alive(2, 3))
+
+
+def test_a_view_is_refused_that_shows_more_by_its_own_history() -> None:
+    def f(x: Tensor) -> Tensor:
+        part = (x * 2)[:2]
+        part.as_strided_((2,), (1,), 1)
+        return part + 1
+
+    with pytest.raises(purefx.Refusal, match="show more than the view that it is"):
+        purefx.compile(f)(alive(4))

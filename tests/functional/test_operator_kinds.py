@@ -334,7 +334,41 @@ def random_numbers_in_overlapping_arguments(a: Tensor, b: Tensor) -> Any:
     return a * 1
 
 
+# ---- lists and others that one kernel writes
+
+
+@programs(lambda: (*(ramp(3) + i for i in range(4)), torch.tensor(1.0)))
+def a_fused_step(p: Tensor, g: Tensor, mean: Tensor, variance: Tensor, n: Tensor) -> Any:
+    rates = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8}
+    torch._fused_adam_([p], [g], [mean], [variance], [], [n], **rates, amsgrad=False, maximize=False)
+    return p * 2
+
+
+@programs(lambda: (ramp(3), ramp(2), torch.zeros(1)))
+def gradients_are_unscaled(g: Tensor, h: Tensor, found: Tensor) -> Any:
+    torch._amp_foreach_non_finite_check_and_unscale_([g, h[1:]], found, torch.tensor(0.5))
+    return h.sum(), g + found
+
+
+@programs(lambda: (ramp(3),))
+def a_fresh_tensor_is_what_it_is(x: Tensor) -> Any:
+    y = x * 2
+    lifted = torch.ops.aten.lift_fresh.default(y)
+    lifted.add_(1)
+    return y, lifted
+
+
 # ---- what eager refuses
+
+
+@programs(lambda: (ramp(3),))
+def a_complex_number_in_a_real_tensor(x: Tensor) -> Any:
+    return (x * 2).mul_(1j)
+
+
+@programs(lambda: (ramp(3),))
+def a_list_of_complex_numbers_in_real_tensors(x: Tensor) -> Any:
+    torch._foreach_add_([x, x * 1], [2.0, 1j])
 
 
 @programs(lambda: (ramp(3).expand(2, 3),))

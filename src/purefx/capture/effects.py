@@ -15,6 +15,7 @@ from purefx.layout import Geometry, overlaps
 from purefx.operators import (
     ALWAYS_KEPT,
     HIDDEN_WRITES,
+    NOT_COUNTED,
     QUANTISING,
     argument,
     aten,
@@ -85,12 +86,12 @@ def count_list_writes(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
     lists = written_lists(op, args, kwargs)
     if lists:
         _check_written_once(op, lists)
-    for tensor in (t for x in lists for t in x if not t.is_inference()):
+    for tensor in (t for x in lists for t in x if op not in NOT_COUNTED and not t.is_inference()):
         torch.autograd.graph.increment_version(tensor)
 
 
 def written_lists(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The lists of tensors that this call of ``op`` writes, which are counted as soon as they are written."""
+    """The lists of tensors that this call of ``op`` writes, counted as soon as they are written, if at all."""
     if op.namespace != "aten" or not facts(op).written:
         return []
     return [x for x in written_arguments(op, args, kwargs) if isinstance(x, (list, tuple))]

@@ -90,6 +90,7 @@ class Histories:
                 if call.effect is Effect.WRITE:
                     self._follow_write(call, given)
                 else:
+                    _check_turn(call, given.tensors[0])
                     self._turn(given.tensors[0])
 
     def _note(self, views: list[torch.Tensor], version: int) -> None:
@@ -202,6 +203,22 @@ def _strays(call: Call) -> bool:
     return call.op is aten.as_strided.default and not covers(
         call.operands[0].region.geometry, call.outputs[0].region.geometry
     )
+
+
+def _check_turn(call: Call, tensor: torch.Tensor) -> None:
+    """Raise GradientsRefused where ``tensor`` is a view that shows more than before, by its own history.
+
+    Rule: in eager the gradient of what it has not shown before is lost, until its memory is written.
+    """
+    if call.op is not aten.as_strided_.default or tensor.is_inference() or not tensor._is_view():
+        return
+    before, after = call.operands[0].region.geometry, call.written[0].region.geometry
+    if tensor.requires_grad and torch.is_grad_enabled() and not covers(before, after):
+        raise GradientsRefused(
+            "as_strided_ lets a view show more than the view that it is",
+            where=call.where,
+            remedy="take it of the base: x.as_strided(...)",
+        )
 
 
 def _may_be_left(view: torch.Tensor) -> bool:

@@ -118,8 +118,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             return NotImplemented
         if func.namespace in ("prim", "profiler"):
             return func(*args, **kwargs)
-        if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
-            return self._lift_fresh(func, args)
+        if func is aten.lift_fresh.default:
+            return args[0] if isinstance(args[0], FakeTensor) else self._lift_fresh(func, args)
         if func is aten._efficientzerotensor.default:  # PyTorch's lazy zeros break on fake tensors
             of_number = not args[0] and in_forward_mode()
             return self._zeros.number(**kwargs) if of_number else self._make_zeros(*args, **kwargs)

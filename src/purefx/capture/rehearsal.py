@@ -12,9 +12,9 @@ Elementwise operators accept an operand that is the target itself: x.add_(x) is 
 Fake tensors have no addresses, hence accept both; without this the compiled function would not raise.
 
 They also accept some views that eager refuses: with strides (3, 18, 6), ``view(-1)`` of sizes (2, 1, 3).  And they
-accept complex numbers where eager has no kernel for them (``z > 1``, ``z.sort()``), so that the first call of an
-operator with complex operands is rehearsed too; and so is that of an operator which writes integers or bools, since
-fake kernels write any numbers to them.
+accept complex numbers where eager has no kernel for them (``z > 1``, ``z.sort()``) or cannot write them
+(``x.mul_(1j)``), so that the first call of an operator with complex operands or numbers is rehearsed too; and so is
+that of an operator which writes integers or bools, since fake kernels write any numbers to them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def rehearse_dtypes(op: OpOverload, given: Given) -> None:
     """Let the error through that eager raises where ``op`` has no kernel for such numbers, or cannot write them."""
     known, dtypes = facts(op), [o.region.dtype for o in given.operands]
     asked = any(dtype.is_complex for dtype in dtypes) or (known.written and _writes_integers(op, *given.recorded))
-    if known.custom or not asked:
+    if known.custom or not (asked or _has_complex_number(given.recorded[0])):
         return
     kinds = (*dtypes, *(type(x) for x in pytree.tree_leaves(given.recorded) if not isinstance(x, Operand)))
     if (op, kinds) in _ACCEPTED:
@@ -65,6 +65,11 @@ def rehearse_dtypes(op: OpOverload, given: Given) -> None:
         raise error  # others come from the zeros
     if error is not _UNKNOWN:
         _ACCEPTED.add((op, kinds))
+
+
+def _has_complex_number(args: tuple[Tree, ...]) -> bool:
+    """Whether a complex number of Python is among ``args``, or in a list of them (``x.mul_(1j)``)."""
+    return any(type(x) is complex or (type(x) is list and any(type(y) is complex for y in x)) for x in args)
 
 
 def _writes_integers(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> bool:

@@ -150,7 +150,10 @@ def seen_by_autograd(root: Root, region: Region, changes: Changes) -> list[tuple
 
 
 def _seen_by_family(family: list[Input], region: Region, changes: Changes) -> list[tuple[Region, Shown | None]]:
-    """The writes by which the history of ``family``, tensors of one base, takes up the write of ``region``."""
+    """The writes by which the history of ``family``, tensors of one base, takes up the write of ``region``.
+
+    Rule: what lies behind later turns is the whole tensor, since gradients enter there by its edge.
+    """
     members = [member for member in family if member.variable in changes.writing] or family
     left = [Shown(member, of_base=False, before=member.before) for member in members if member.left is not None]
     if left:
@@ -162,7 +165,7 @@ def _seen_by_family(family: list[Input], region: Region, changes: Changes) -> li
     ways = [way for way in ways if way.of_base or way.source.variable not in turned]
     for way in ways:
         if way.before.dtype == region.dtype and _leads(way, region):
-            return [(region, way)]
+            return [(region if way.behind is None else way.before, way)]
     return [_between_turns(member, changes) or _whole(member, ways) for member in members]
 
 

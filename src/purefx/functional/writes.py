@@ -199,11 +199,14 @@ def _writes_list(call: Call) -> bool:
 
 
 def _faithful_twin(call: Call) -> Twin | None:
-    """The functional twin, if it gives what the write would give.
+    """The functional twin, if it gives what the write would give, and in one list where it gives more.
 
     Random numbers are drawn in the order of memory: the twin draws the same only where that is row-major.
     """
-    if facts(call.overload).random and not all(o.region.geometry.is_contiguous for o in call.written):
+    known = facts(call.overload)
+    if known.random and not all(o.region.geometry.is_contiguous for o in call.written):
+        return None
+    if len(known.written) > 1 and _writes_list(call):
         return None
     return functional_twin(call.overload)
 
