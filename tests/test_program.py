@@ -11,6 +11,7 @@ from torch import Tensor
 
 import purefx
 from purefx.report.contract import NewMemory, SameObject, Value, View
+from tests.support.oracle import assert_same_as_eager
 
 
 def step(x: Tensor, cache: Tensor) -> Any:
@@ -242,6 +243,33 @@ def test_sizes_are_inputs_of_a_dynamic_program() -> None:
     assert "int,  # a size" in text
     assert "mul = 2 * s" in text
     ast.parse(text)
+
+
+def a_view_of_a_turned_result_is_written(x: Tensor) -> Any:
+    y = x * 2
+    v = y.t()
+    y.t_()
+    v.add_(1)
+    return y, v
+
+
+def a_saved_value_is_written(x: Tensor) -> Tensor:
+    y = x.exp()
+    y.view(-1)[0].mul_(2)
+    return y
+
+
+@pytest.mark.parametrize("function", [a_view_of_a_turned_result_is_written, a_saved_value_is_written])
+def test_a_dynamic_program_has_the_gradients_of_eager_and_its_errors(function: Any) -> None:
+    def traced(f: Any) -> Any:
+        return lambda *args: purefx.trace(f, *args, dynamic=True)(*args)
+
+    assert_same_as_eager(function, lambda: (torch.ones(2, 3, requires_grad=True),), system=traced)
+
+
+def test_an_operator_is_refused_that_takes_no_symbols() -> None:
+    with pytest.raises(purefx.Refusal, match="diag"):
+        purefx.trace(torch.diag, torch.ones(2, 3), dynamic=True)
 
 
 @pytest.mark.parametrize("function", [step, add_one], ids=lambda f: f.__name__)

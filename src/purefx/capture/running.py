@@ -64,13 +64,18 @@ def _run_kernel(kernels: FakeKernels, func: OpOverload, given: Given) -> Any:
     except NEEDS_DATA:
         raise
     except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, AssertionError) as error:
-        if rehearse_error(func, *given.recorded):  # eager does it
+        if rehearse_error(func, *given.recorded) or _needs_numbers(error):  # eager does it
             raise UnsupportedOperator(
                 f"{func} cannot run on fake tensors: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
                 where=current_line(),
                 remedy="wrap the call in a torch.library.custom_op with a fake implementation",
             ) from error
         raise
+
+
+def _needs_numbers(error: Exception) -> bool:
+    """Whether a fake kernel says that it takes no sizes that are symbols."""
+    return any(told in str(error) for told in ("with symbolic sizes", "only concrete integers"))
 
 
 def _has_grown(op: OpOverload, given: Given, before: Operands) -> bool:

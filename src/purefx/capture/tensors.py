@@ -24,7 +24,7 @@ from purefx.capture.recording import (
     has_geometry,
 )
 from purefx.errors import UnsupportedTensor
-from purefx.layout import Int
+from purefx.layout import Int, same
 
 QUANTISED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 _VARIABLE = "_purefx_variable"
@@ -105,9 +105,8 @@ class Tensors:
         changed: list[Resize] = []
         for storage in dict.fromkeys(o.region.storage for o in operands):
             before, after = self._nbytes[storage], self._memories[storage].nbytes()
-            if type(before) is not int or type(after) is not int or before != after:
-                if before is not after:
-                    changed.append((storage, before, after))
+            if not same(before, after):
+                changed.append((storage, before, after))
                 self._nbytes[storage] = after
         return tuple(changed)
 

@@ -110,7 +110,7 @@ def _argument(scope: Scope, given: ForwardInput) -> str:
         case RootInput(_, root):
             return scope.roots[root]
         case SymbolInput(_, symbol):
-            return scope.speller.expression(symbol)
+            return scope.number(symbol)
         case _:
             assert_never(given)
 

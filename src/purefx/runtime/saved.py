@@ -71,7 +71,7 @@ def _residual(scope: Scope, joint: Joint, source: RootInput | SymbolInput | Forw
         case RootInput(root=root):
             return f"{scope.former.get(root.base, scope.roots[root])}{_way_to_save(scope, joint, root)}"
         case SymbolInput(symbol=symbol):
-            return scope.speller.expression(symbol)
+            return scope.number(symbol)
         case ResultOutput(variable) | BaseOutput(variable):
             apart = joint.saved is None and variable not in joint.read
             return f"{scope.outputs[source]}{'.data' * apart}"

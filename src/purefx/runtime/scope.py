@@ -80,6 +80,10 @@ class Scope:
             self.variables[variable] = self.unique("view", "view")
         return self.variables[variable]
 
+    def number(self, symbol: Any) -> str:
+        """The expression of a size symbol, or the number that it is certain to be for these arguments."""
+        return self.speller.expression(self.capture.env.replace(symbol))
+
     def result(self, how: How) -> str:
         """The expression of a result."""
         match how:
