@@ -229,6 +229,20 @@ def checkpoints_draw_the_same_numbers(compiled: Compile) -> Any:
 
 
 @scenario
+def checkpoints_compute_operators_with_several_results(compiled: Compile) -> Any:
+    torch.manual_seed(0)
+    inner = [nn.LayerNorm(4), nn.BatchNorm1d(4), nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4), nn.LayerNorm(4))]
+
+    def seen(module: nn.Module) -> Any:
+        f = compiled(lambda x: checkpoint(lambda x: module(x).sin(), x * 2, use_reentrant=False).sum())
+        x = leaf(3, 4)
+        f(x).backward()
+        return x.grad, [p.grad for p in module.parameters()]
+
+    return list(map(seen, inner))
+
+
+@scenario
 def a_reentrant_checkpoint_reaches_weights_by_itself(compiled: Compile) -> Any:
     torch.manual_seed(0)
     w, x, linear = leaf(3, 3), leaf(2, 3), nn.Linear(3, 3)

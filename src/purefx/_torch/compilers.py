@@ -83,6 +83,17 @@ def inductor_decompositions() -> Mapping[OpOverload, Callable[..., Any]]:
     return table
 
 
+def without_merging() -> AbstractContextManager[Any]:
+    """Have PyTorch's partitioners take a joint graph as it is: they merge equal calls, of forward and backward too.
+
+    What a checkpoint computes again is a call of the backward, equal to one of the forward.  Where that has several
+    results it would be merged, and its results would not: these have to be in the backward, and it could not be kept.
+    """
+    from torch._functorch import config
+
+    return config.patch(cse=False)  # type: ignore[no-any-return]
+
+
 def _eager_random_numbers() -> AbstractContextManager[Any]:
     """Have Inductor draw the numbers that eager draws; its own generator gives others."""
     from torch._inductor import config

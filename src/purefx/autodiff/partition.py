@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
-from purefx._torch import FakeTensorProp, min_cut_partition, without_modes
+from purefx._torch import FakeTensorProp, min_cut_partition, without_merging, without_modes
 from purefx.capture.captured import Capture
 from purefx.functional.builder import Value
 from purefx.functional.dead import has_effect
@@ -40,7 +40,7 @@ def choose_saved(
     tangents = [given for given in backward.inputs if not isinstance(given, ResidualInput)]
     examples = [example_of(capture, given) for given in (*rewriter.given, *tangents)]
     module = fx.GraphModule(dict(backward.constants), joint)
-    with without_modes(), torch.no_grad():
+    with without_modes(), torch.no_grad(), without_merging():
         FakeTensorProp(module, capture.fake_mode).propagate_dont_convert_inputs(*examples)
         first, _ = partition(module, examples, num_fwd_outputs=len(outputs))
     saved = returned(first.graph)[len(outputs) :]
