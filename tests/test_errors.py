@@ -105,6 +105,9 @@ QUESTIONS = {
     "bool": lambda x: bool(x[0] == 0),
     "equal": lambda x: torch.equal(x, x + 1),
     "numpy": lambda x: x.numpy().sum(),
+    "apply_": lambda x: x.apply_(lambda v: v + 1),
+    "map_": lambda x: torch.Tensor.map_(x, x.clone(), lambda a, b: a + b),
+    "map2_": lambda x: x.map2_(x.clone(), x.clone(), lambda a, b, c: a + b * c),
     "a list of tensors": lambda x: torch.tensor([x[0], x[1]]),
     "sizes": lambda x: torch.nn.utils.rnn.pad_packed_sequence(
         torch.nn.RNN(1, 2)(torch.nn.utils.rnn.pack_padded_sequence(x[:, None, None], [3]))[0]
@@ -115,6 +118,20 @@ QUESTIONS = {
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_every_way_to_ask_for_a_value_is_the_same_error(name: str) -> None:
     assert isinstance(refusal(QUESTIONS[name], ramp(3)), errors.DataDependentControlFlow)
+
+
+def test_python_is_called_for_no_element_of_a_fake() -> None:
+    def each(x: Tensor) -> Tensor:
+        return x.clone().apply_(lambda v: v + 1).sum()
+
+    error = refusal(each, ramp(3))
+    assert "apply_ calls a function of Python for each element" in error.what
+    assert error.where is not None
+    assert error.where.function == "each"
+    with pytest.raises(RuntimeError, match=r"Can't call apply_\(\)"):
+        purefx.trace(each, ramp(3).requires_grad_())
+    with pytest.raises(RuntimeError, match=r"data pointer|Can't call apply_"):
+        purefx.trace(torch.func.vmap(each), ramp(3, 2))
 
 
 def test_a_slice_that_nobody_can_place_is_refused_before_it_is_written() -> None:

@@ -35,6 +35,7 @@ from purefx._torch import (
 )
 from purefx.capture.beyond import check_within
 from purefx.capture.branch_derivatives import Batch, Branch, Gradient, Tangent, Tensors
+from purefx.capture.by_element import check_not_by_element
 from purefx.capture.captured import Capture, Input, name_of
 from purefx.capture.frames import current_line
 from purefx.capture.meeting import COND, LOOP, Body, Meeting, is_cond, is_loop, met
@@ -65,6 +66,7 @@ class Branching(TorchFunctionMode):
         """What ``func`` gives."""
         if not is_cond(func, args):
             _check_loop(func, args)
+            check_not_by_element(func, args)
             if is_loop(func, args):
                 with self:
                     return _loop(self._capture, *args)
