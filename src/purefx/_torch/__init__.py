@@ -7,6 +7,7 @@ file has a subject, and all names are taken from here: ``from purefx._torch impo
 from purefx._torch.autograd import *
 from purefx._torch.compilers import *
 from purefx._torch.fakes import *
+from purefx._torch.modules import *
 from purefx._torch.operators import *
 from purefx._torch.tensors import *
 from purefx._torch.transforms import *

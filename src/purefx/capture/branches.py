@@ -40,6 +40,7 @@ from purefx.capture.captured import Capture, Input, name_of
 from purefx.capture.frames import current_line
 from purefx.capture.meeting import COND, LOOP, Body, Meeting, is_cond, is_loop, met
 from purefx.capture.recording import Variable
+from purefx.capture.recurrent import with_state_of_examples
 from purefx.capture.tensors import variable_of
 from purefx.errors import UnsupportedOperator
 from purefx.operators import is_inexact
@@ -74,7 +75,7 @@ class Branching(TorchFunctionMode):
                 check_within(self._inputs.values(), *args[:2])
             if func in _SPLITS and isinstance(places := args[1] if len(args) > 1 else None, torch.Tensor):
                 args = (args[0], places.tolist(), *args[2:])  # the function reads the memory of the tensor
-            result = func(*args, **(kwargs or {}))
+            result = func(*with_state_of_examples(func, args), **(kwargs or {}))
             if func is torch.Tensor.register_hook and (variable := variable_of(args[0])) is not None:
                 self.hooks.append(Hook(variable, args[0]._backward_hooks, result.id))
             return result

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from purefx._torch import is_pullback
+from purefx._torch import is_cache, is_pullback
 from purefx.capture.arguments import Binding, TableEntry
 from purefx.errors import EscapedState, GradientsRefused, SourceLine, UnsupportedOperator
 
@@ -225,7 +225,8 @@ def _check_no_script(name: str, module: torch.nn.Module) -> None:
 def _is_inner(owner: Owner, key: Any, value: Any) -> bool:
     """Whether ``value`` is met by way of ``owner`` alone: a module, an object, or what holds such."""
     if isinstance(owner.value, torch.nn.Module):
-        return isinstance(value, list | deque | dict | tuple) and key not in OF_EVERY_MODULE
+        kept_by_torch = key in OF_EVERY_MODULE or is_cache(owner.value, key)
+        return isinstance(value, list | deque | dict | tuple) and not kept_by_torch
     return isinstance(value, torch.nn.Module | list | deque | dict | tuple | functools.partial | types.MethodType) or (
         is_users_object(value)
     )

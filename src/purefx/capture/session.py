@@ -9,7 +9,6 @@ fakes; afterwards they are put back, whatever happened.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +20,7 @@ from purefx._torch import (
     as_alive,
     containers_in_cond,
     counting_with,
+    is_cache,
     outside_transforms,
     pytree,
     quiet_fake_tensors,
@@ -311,7 +311,7 @@ class _Session:
         fakes = {id(i.fake): i.tensor for i in self._inputs.values()}
         for owner, tables in saved:
             for table, old in zip(owner.tables, tables, strict=True):
-                for key, value in [(key, table.get(key, value)) for key, value in table.items()]:
+                for key, value in [(k, table.get(k, v)) for k, v in table.items() if not is_cache(owner.value, k)]:
                     if not _is_unchanged(value, old.get(key, _ABSENT), fakes):
                         name = owner.spelled(key)
                         _check_state(name, value)
@@ -342,13 +342,8 @@ def _is_unchanged(value: Any, old: Any, fakes: dict[int, torch.Tensor]) -> bool:
         return True
     if not isinstance(value, list | tuple) or type(value) is not type(old) or len(value) != len(old):
         return False
-    pairs = [(_referent(new), _referent(before)) for new, before in zip(value, old, strict=True)]
+    pairs = zip(value, old, strict=True)
     return all(_is_unchanged(new, fakes.get(id(before), before), fakes) for new, before in pairs)
-
-
-def _referent(x: Any) -> Any:
-    """What ``x`` refers to, if it is a weak reference: ``nn.LSTM`` keeps such to its weights."""
-    return x() if isinstance(x, weakref.ref) else x
 
 
 def _check_state(name: str, value: Any) -> None:

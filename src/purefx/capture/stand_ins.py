@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from purefx._torch import pytree
+from purefx._torch import pytree, renew_cache
 from purefx.capture.arguments import Held, Source, spelled
 from purefx.capture.owners import ListTable, Owner, TupleTable, reached
 from purefx.errors import EscapedState, SourceLine
@@ -65,6 +65,7 @@ def fake_owners(owners: Sequence[Owner], make: MakeFake) -> Iterator[Tables]:
         for owner in owners:
             for entry in list(owner.entries()):
                 entry.table[entry.key] = make(entry.table[entry.key], entry)
+            renew_cache(owner.value)
         yield saved
         for name, elements, before in lists:
             if len(elements) != len(before):
