@@ -64,3 +64,21 @@ def test_a_program_of_plain_tensors_is_traced_inside_of_a_transform() -> None:
     plain = torch.ones(3)
     gradient = torch.func.grad(lambda y: (purefx.trace(lambda x: x * 3, plain)(plain) * y).sum())
     assert gradient(torch.ones(3)).tolist() == [3.0] * 3
+
+
+@pytest.mark.parametrize("inner", [lambda f: f, torch.func.grad])
+def test_what_vmap_has_left_is_refused_as_in_eager_and_only_where_it_is_used(inner: Callable[..., Any]) -> None:
+    state = {"left": torch.ones(2), "other": torch.ones(2)}
+
+    def keep(x: Tensor) -> Tensor:
+        state["left"] = x * 2
+        return x.sum()
+
+    torch.func.vmap(inner(keep))(torch.ones(3, 2))
+    compiled = purefx.compile(lambda x: x + state["other"])
+    assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+    for f in (lambda x: x + state["left"], purefx.compile(lambda x: x + state["left"])):
+        with pytest.raises(RuntimeError, match="escaped from inside a function being vmapped"):
+            f(torch.ones(2))
+    state["left"] = torch.ones(2)
+    assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]

@@ -21,6 +21,8 @@ from purefx._torch import (
     containers_in_cond,
     counting_with,
     is_cache,
+    is_functorch_wrapped,
+    is_transforming,
     outside_transforms,
     pytree,
     quiet_fake_tensors,
@@ -205,7 +207,8 @@ class _Session:
         return made
 
     def _make(self, tensor: torch.Tensor, source: Source) -> torch.Tensor:
-        return tensor if self._fakes.has_made(tensor) else self._input(tensor, source).fake
+        is_left = is_functorch_wrapped(as_alive(tensor)) and not is_transforming()  # by vmap: operators refuse it
+        return tensor if is_left or self._fakes.has_made(tensor) else self._input(tensor, source).fake
 
     def _reach(self, tensor: torch.Tensor) -> torch.Tensor:
         """The fake of a tensor that the program uses and has reached by itself.
@@ -338,7 +341,7 @@ _ABSENT = object()
 
 def _is_unchanged(value: Any, old: Any, fakes: dict[int, torch.Tensor]) -> bool:
     """Whether ``value`` is ``old``, or a new container of the very tensors that were in the old one."""
-    if fakes.get(id(value), value) is (as_alive(old) if isinstance(old, torch.Tensor) else old):
+    if value is old or fakes.get(id(value), value) is (as_alive(old) if isinstance(old, torch.Tensor) else old):
         return True
     if not isinstance(value, list | tuple) or type(value) is not type(old) or len(value) != len(old):
         return False
