@@ -15,17 +15,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from purefx._torch import (
     FakeTensorMode,
-    HigherOrderOperator,
     is_plain,
     outer_fake_mode,
     pytree,
@@ -33,15 +30,10 @@ from purefx._torch import (
     untraced,
     without_modes,
 )
-from purefx.capture.beyond import check_within
 from purefx.capture.branch_derivatives import Batch, Branch, Gradient, Tangent, Tensors
-from purefx.capture.by_element import check_not_by_element
-from purefx.capture.captured import Capture, Input, name_of
+from purefx.capture.captured import Capture, name_of
 from purefx.capture.frames import current_line
-from purefx.capture.meeting import COND, LOOP, Body, Meeting, is_cond, is_loop, met
-from purefx.capture.recording import Variable
-from purefx.capture.recurrent import with_state_of_examples
-from purefx.capture.tensors import variable_of
+from purefx.capture.meeting import COND, LOOP, Body, Meeting, met
 from purefx.errors import UnsupportedOperator
 from purefx.operators import is_inexact
 
@@ -49,77 +41,16 @@ Capturing = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Capt
 """What captures a function of arguments."""
 
 
-class Branching(TorchFunctionMode):
-    """Runs ``cond`` with branches that have derivatives of any order; ``capture`` captures them.
-
-    ``inputs`` are those that the program has so far: it may ask for gradients among them.
-
-    ``hooks`` has the hooks that are registered on tensors, each with the table that it is in.
-    """
-
-    def __init__(self, capture: Capturing, inputs: Mapping[Any, Input] = MappingProxyType({})) -> None:
-        super().__init__()
-        self._capture = capture
-        self._inputs = inputs
-        self.hooks: list[Hook] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """What ``func`` gives."""
-        if not is_cond(func, args):
-            _check_loop(func, args)
-            check_not_by_element(func, args)
-            if is_loop(func, args):
-                with self:
-                    return _loop(self._capture, *args)
-            if func is torch.autograd.grad:
-                check_within(self._inputs.values(), *args[:2])
-            if func in _SPLITS and isinstance(places := args[1] if len(args) > 1 else None, torch.Tensor):
-                args = (args[0], places.tolist(), *args[2:])  # the function reads the memory of the tensor
-            result = func(*with_state_of_examples(func, args), **(kwargs or {}))
-            if func is torch.Tensor.register_hook and (variable := variable_of(args[0])) is not None:
-                self.hooks.append(Hook(variable, args[0]._backward_hooks, result.id))
-            return result
-        with self:
-            return _choose(self._capture, *args, **(kwargs or {}))
-
-
-def _check_loop(func: Any, args: Sequence[Any]) -> None:
-    """Raise UnsupportedOperator where a loop is to be differentiated, or has no form that a graph can hold."""
-    name = func.__name__ if isinstance(func, HigherOrderOperator) else ""
-    if name in _LOOPS and (name not in _FORWARD or any(map(_is_transformed, pytree.tree_leaves(args)))):
-        raise _without_derivatives(
-            f"{name} in a program" if name not in _FORWARD else f"a derivative or a batch of {name}"
-        )
-
-
-def _without_derivatives(what: str) -> UnsupportedOperator:
+def without_derivatives(what: str) -> UnsupportedOperator:
+    """The refusal of ``what``, which would need the derivatives of a loop."""
     return UnsupportedOperator(what, where=current_line(), remedy="use a Python loop over sizes, or torch.cond")
 
 
-_SPLITS = frozenset({torch.tensor_split, torch.Tensor.tensor_split})
-_LOOPS = frozenset({"while_loop", "scan", "map_impl"})
-_FORWARD = frozenset({"while_loop"})
-"""Those of them that have a functional form, and no derivatives."""
-
-
-def _is_transformed(x: Any) -> bool:
+def is_transformed(x: Any) -> bool:
     """Whether a derivative of ``x`` may be asked for, or a transform has wrapped it."""
     if not isinstance(x, torch.Tensor):
         return False
     return (x.requires_grad and torch.is_grad_enabled()) or not is_plain(x)
-
-
-@dataclass(frozen=True, slots=True)
-class Hook:
-    """A hook on ``variable``, as long as ``table`` has it."""
-
-    variable: Variable
-    table: dict[int, Any]
-    number: int
-
-    def remaining(self) -> list[tuple[Variable, Any]]:
-        """The variable and its hook, unless that was removed."""
-        return [(self.variable, self.table[self.number])] if self.number in self.table else []
 
 
 class CapturedBody(Body):
@@ -153,14 +84,14 @@ class _Test(CapturedBody):
 
 
 @untraced
-def _choose(
+def choose(
     capture: Capturing, pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any]
 ) -> Any:
     """``cond`` of what the program gives to it: the branches may reach tensors by themselves."""
     if not all(isinstance(x, torch.Tensor) for x in operands):
         leaves, structure = pytree.tree_flatten(tuple(operands))
         first, second = (_of_tensors(branch, leaves, structure) for branch in (true_fn, false_fn))
-        return _choose(capture, pred, first, second, _tensors(leaves))
+        return choose(capture, pred, first, second, _tensors(leaves))
     (first, second), given, written = _flattened(capture, (true_fn, false_fn), operands)
     found = _chosen(capture, pred, first, second, given)
     if first.returned != second.returned:
@@ -169,7 +100,7 @@ def _choose(
 
 
 @untraced
-def _loop(
+def loop(
     capture: Capturing, test: Callable[..., Any], step: Callable[..., Any], carried: Tensors, additional: Tensors
 ) -> Tensors:
     """``while_loop`` of what the program gives to it: what its body writes is carried too."""
@@ -180,8 +111,8 @@ def _loop(
         )
     functions = [_of_tensors(body, leaves, structure) for body in (test, step)]
     (check, body), given, written = _flattened(capture, functions, _tensors(leaves))
-    if any(map(_is_transformed, given)):
-        raise _without_derivatives("a derivative or a batch of while_loop")
+    if any(map(is_transformed, given)):
+        raise without_derivatives("a derivative or a batch of while_loop")
     if any(i < len(carried) for i in written):
         raise _writing("what a loop carries")
     order = [*range(len(carried)), *written, *(i for i in range(len(carried), len(given)) if i not in written)]
@@ -270,11 +201,11 @@ class _Replacing(Meeting):
 
     def run_cond(self, pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
         """What the ``cond`` gives; its branches run in this mode too."""
-        return _choose(self._capture, pred, true_fn, false_fn, operands)
+        return choose(self._capture, pred, true_fn, false_fn, operands)
 
     def run_loop(self, test: Any, step: Any, carried: Any, additional: Any) -> Any:
         """What the ``while_loop`` gives."""
-        return _loop(self._capture, test, step, carried, additional)
+        return loop(self._capture, test, step, carried, additional)
 
 
 class _Flat:
@@ -306,7 +237,7 @@ class _Flat:
         given = tuple(copies.get(i, x) for i, x in enumerate(given))
         operands = given[: self._count]
         replacing = _Replacing(operands, [given[i] for i in self._held], self._capture)
-        with replacing if self._held else Branching(self._capture):
+        with replacing:
             result = self._branch(*operands)
         leaves, self.returned = pytree.tree_flatten(result)
         if not all(isinstance(x, torch.Tensor) for x in leaves):
@@ -315,7 +246,7 @@ class _Flat:
                 where=None,
                 remedy="return tensors from both branches",
             )
-        found = tuple(map(replacing.stand_in, leaves)) if self._held else tuple(leaves)
+        found = tuple(map(replacing.stand_in, leaves))
         replacing.forget()
         if not copies:
             return found

@@ -14,7 +14,7 @@ from purefx._torch import is_functorch_wrapped
 from purefx.capture.frames import current_line
 from purefx.errors import DataDependentControlFlow
 
-_ARITY: dict[Callable[..., Any], int] = {torch.Tensor.apply_: 2, torch.Tensor.map_: 3, torch.Tensor.map2_: 4}
+BY_ELEMENT: dict[Callable[..., Any], int] = {torch.Tensor.apply_: 2, torch.Tensor.map_: 3, torch.Tensor.map2_: 4}
 """Such methods, and how many arguments each takes with the tensor."""
 
 
@@ -23,7 +23,7 @@ def check_not_by_element(func: Callable[..., Any], args: tuple[Any, ...]) -> Non
 
     Where PyTorch refuses by itself, it does: with other arguments, with gradients, under a transform.
     """
-    if _ARITY.get(func) == len(args) and not args[0].requires_grad and not is_functorch_wrapped(args[0]):
+    if BY_ELEMENT.get(func) == len(args) and not args[0].requires_grad and not is_functorch_wrapped(args[0]):
         raise DataDependentControlFlow(
             f"{func.__name__} calls a function of Python for each element of a tensor",
             where=current_line(),

@@ -9,7 +9,6 @@ state gets the batch of whatever else has one; its values are as they were.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,9 +16,9 @@ import torch
 from purefx._torch import below_all
 
 
-def with_state_of_examples(func: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """``args`` of ``func``, if it is an LSTM that oneDNN's kernel computes in eager with the state of each example."""
-    if func is not torch.lstm or not isinstance(args[1], tuple | list):
+def with_state_of_examples(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """``args`` of ``torch.lstm``, with the state of each example where oneDNN's kernel computes it in eager."""
+    if not isinstance(args[1], tuple | list):
         return args  # of packed sequences vmap has no rule in eager
     given, (hidden, cell), weights, *rest = args
     if given.dtype is not torch.float32 or hidden.shape[-1] != cell.shape[-1]:

@@ -44,7 +44,6 @@ from purefx.capture.arguments import (
     check_tensor,
     flatten,
 )
-from purefx.capture.branches import Branching
 from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Result, Resumed, TensorResult
 from purefx.capture.edges import edge_left, edge_of, edge_of_leaf, is_bare_view, is_leaf, take_off_hooks
 from purefx.capture.escapes import check_nothing_escaped
@@ -60,6 +59,7 @@ from purefx.capture.renewal import renewed_for_functions
 from purefx.capture.stand_ins import Tables, check_arguments, fake_owners, fake_variables
 from purefx.capture.translation import refusals
 from purefx.capture.turns import ONE_AT_A_TIME
+from purefx.capture.watching import Watching
 from purefx.errors import EscapedState, GradientsRefused, SourceLine, UnknownOutputType
 
 _running = threading.local()
@@ -110,7 +110,7 @@ class _Session:
         self._recorder = Recorder(self._reach, known, self._fakes.mode)
         self._hooked: tuple[tuple[Variable, Any], ...] = ()
         self._inputs: dict[int, Input] = {}
-        self._branching = Branching(capture, self._inputs)
+        self._watching = Watching(capture, self._inputs)
         self._leaves: list[Input] = []
         self._hooks: dict[int, tuple[Any, ...]] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
@@ -160,7 +160,7 @@ class _Session:
             fake_owners(self._owners, self._make) as swapped,
         ):
             self._recorder.chance.resume()
-            with self._branching, seeing_backwards(self._branching), self._fakes.mode, self._recorder:
+            with self._watching, seeing_backwards(self._watching), self._fakes.mode, self._recorder:
                 yield Resumed(self._recorder, lambda: tuple(self._inputs.values()))
             self._put_back()
             for rebinding in self._rebindings(swapped):
@@ -247,11 +247,11 @@ class _Session:
             _running.depth = getattr(_running, "depth", 0) + 1
             with (
                 names, kernels, python_methods(), refusals(), quiet_fake_tensors(), containers_in_cond(),
-                renewed_for_functions(), self._branching, seeing_backwards(self._branching),
+                renewed_for_functions(), self._watching, seeing_backwards(self._watching),
                 self._fakes.mode, self._recorder,
             ):  # fmt: skip
                 results = self._function(*args, **kwargs)
-            self._hooked = tuple(pair for hook in self._branching.hooks for pair in hook.remaining())
+            self._hooked = tuple(pair for hook in self._watching.hooks for pair in hook.remaining())
             return results
         finally:
             _running.depth -= 1

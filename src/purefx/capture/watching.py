@@ -1,0 +1,119 @@
+"""What a program calls that fakes and a graph alone would get wrong: control flow, hooks, gradients, Python loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from purefx._torch import HigherOrderOperator, pytree
+from purefx.capture.beyond import check_within
+from purefx.capture.branches import Capturing, choose, is_transformed, loop, without_derivatives
+from purefx.capture.by_element import BY_ELEMENT, check_not_by_element
+from purefx.capture.captured import Input
+from purefx.capture.meeting import COND, LOOP, is_cond, is_loop
+from purefx.capture.recording import Variable
+from purefx.capture.recurrent import with_state_of_examples
+from purefx.capture.tensors import variable_of
+
+
+class Watching(TorchFunctionMode):
+    """Sees the functions of PyTorch that a program calls; those `_WATCHED` are run in another way, or refused.
+
+    ``capture`` captures the branches of ``cond``.  ``inputs`` are those that the program has so far: it may ask for
+    gradients among them.  ``hooks`` has the hooks that are registered on tensors, each with the table that it is in.
+    """
+
+    def __init__(self, capture: Capturing, inputs: Mapping[Any, Input]) -> None:
+        super().__init__()
+        self.capture = capture
+        self.inputs = inputs
+        self.hooks: list[Hook] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What ``func`` gives."""
+        watched = _WATCHED.get(func) or (_body_runner if isinstance(func, HigherOrderOperator) else None)
+        if watched is None:
+            return func(*args, **(kwargs or {}))
+        return watched(self, func, args, kwargs or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A hook on ``variable``, as long as ``table`` has it."""
+
+    variable: Variable
+    table: dict[int, Any]
+    number: int
+
+    def remaining(self) -> list[tuple[Variable, Any]]:
+        """The variable and its hook, unless that was removed."""
+        return [(self.variable, self.table[self.number])] if self.number in self.table else []
+
+
+def _cond(watching: Watching, func: Any, args: Any, kwargs: Any) -> Any:
+    """``cond``, with branches that have derivatives of any order."""
+    if not is_cond(func, args):
+        return func(*args, **kwargs)
+    with watching:
+        return choose(watching.capture, *args, **kwargs)
+
+
+def _while_loop(watching: Watching, func: Any, args: Any, kwargs: Any) -> Any:
+    """``while_loop``, which has a functional form and no derivatives; or UnsupportedOperator."""
+    if any(map(is_transformed, pytree.tree_leaves(args))):
+        raise without_derivatives("a derivative or a batch of while_loop")
+    if not is_loop(func, args):
+        return func(*args, **kwargs)
+    with watching:
+        return loop(watching.capture, *args)
+
+
+def _body_runner(_: Watching, func: Any, args: Any, kwargs: Any) -> Any:
+    """Another operator that runs functions; UnsupportedOperator of a loop that no graph can hold."""
+    if func.__name__ in ("scan", "map_impl"):
+        raise without_derivatives(f"{func.__name__} in a program")
+    return func(*args, **kwargs)
+
+
+def _gradient(watching: Watching, func: Any, args: Any, kwargs: Any) -> Any:
+    check_within(watching.inputs.values(), *args[:2])
+    return func(*args, **kwargs)
+
+
+def _split(_: Watching, func: Any, args: Any, kwargs: Any) -> Any:
+    """``tensor_split``, which reads the memory of a tensor of places."""
+    if len(args) > 1 and isinstance(args[1], torch.Tensor):
+        args = (args[0], args[1].tolist(), *args[2:])
+    return func(*args, **kwargs)
+
+
+def _hook(watching: Watching, func: Any, args: Any, kwargs: Any) -> Any:
+    result = func(*args, **kwargs)
+    if (variable := variable_of(args[0])) is not None:
+        watching.hooks.append(Hook(variable, args[0]._backward_hooks, result.id))
+    return result
+
+
+def _lstm(_: Watching, func: Any, args: Any, kwargs: Any) -> Any:
+    return func(*with_state_of_examples(args), **kwargs)
+
+
+def _by_element(_: Watching, func: Any, args: Any, kwargs: Any) -> Any:
+    check_not_by_element(func, args)
+    return func(*args, **kwargs)
+
+
+_WATCHED: dict[Any, Callable[[Watching, Any, Any, Any], Any]] = {
+    COND: _cond,
+    LOOP: _while_loop,
+    torch.autograd.grad: _gradient,
+    torch.tensor_split: _split,
+    torch.Tensor.tensor_split: _split,
+    torch.Tensor.register_hook: _hook,
+    torch.lstm: _lstm,
+    **dict.fromkeys(BY_ELEMENT, _by_element),
+}
