@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -67,6 +67,17 @@ def without_overrides() -> Iterator[None]:
     """Take the tensors of classes with ``__torch_function__`` as plain ones."""
     with torch._C.DisableTorchFunctionSubclass():
         yield
+
+
+def is_seen_by_modes() -> bool:
+    """Whether a mode sees the functions of PyTorch that Python calls now."""
+    return torch._C._len_torch_function_stack() > 0
+
+
+def unseen_by_modes() -> AbstractContextManager[Any]:
+    """Let no mode see the functions of PyTorch that Python calls."""
+    unseen: AbstractContextManager[Any] = torch._C.DisableTorchFunction()
+    return unseen
 
 
 def takes_hooks_off(func: Callable[..., Any]) -> bool:

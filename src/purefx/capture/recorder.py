@@ -21,7 +21,9 @@ from purefx._torch import (
     TorchDispatchMode,
     count_writes_together,
     in_forward_mode,
+    is_seen_by_modes,
     is_traced_by_proxies,
+    unseen_by_modes,
     without_modes,
     without_overrides,
 )
@@ -103,6 +105,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             return args[0].fake_device
         if Turned in types or Stray in types:  # set_ passes their overrides by, and none is renewed below autograd
             with without_overrides():
+                return self._dispatch(func, types, args, kwargs or {})
+        if is_seen_by_modes() and isinstance(func, OpOverload):  # an operator of a backward, which modes see as a whole
+            with unseen_by_modes():
                 return self._dispatch(func, types, args, kwargs or {})
         return self._dispatch(func, types, args, kwargs or {})
 
