@@ -12,7 +12,7 @@ from torch import Tensor
 import purefx
 from purefx.errors import GradientsRefused
 from tests.functional.kinds import Programs, ramp
-from tests.programs.vocabulary import Negate, Shown, Square
+from tests.programs.vocabulary import Negate, Shown, Square, View
 from tests.support.oracle import assert_same_as_eager
 
 programs = Programs()
@@ -51,6 +51,59 @@ def a_view_of_what_is_detached_later_is_detached(a: Tensor) -> Any:
     flat = a.view(6)
     a.detach_()
     return flat, flat.detach(), a.view(6)
+
+
+@programs(lambda: (ramp(3, 4),))
+def a_view_of_what_was_made_inside_is_turned_before_that_is_a_leaf(a: Tensor) -> Any:
+    base = a * 1
+    view = base.t()
+    view.t_()
+    base.requires_grad_()
+    return view, base, base[0]
+
+
+@programs(lambda: (ramp(3, 4),))
+def a_leaf_made_inside_is_turned_after_a_view_and_its_detached_alias_later(a: Tensor) -> Any:
+    base = a * 1
+    view = base[1:]
+    base.t_()
+    base.requires_grad_()
+    late, apart = base[0], base.detach()
+    apart.t_()
+    return base, view, late, apart
+
+
+@programs(lambda: (ramp(3, 4),))
+def a_piece_of_what_is_a_leaf_then_has_no_history(a: Tensor) -> Any:
+    base = torch.zeros(2, 2)
+    piece = base.split(1)[1]
+    base.requires_grad_()
+    return piece
+
+
+@programs(lambda: (ramp(3, 4).clone(),))
+def a_view_by_a_function_is_turned_before_what_it_shows_is_a_leaf(a: Tensor) -> Any:
+    view = View.apply(a)
+    view.t_()
+    a.requires_grad_()
+    return view
+
+
+@programs(lambda: (ramp(3, 4).clone(),))
+def a_view_by_a_function_is_turned_and_what_it_shows_is_computed_with(a: Tensor) -> Any:
+    view = View.apply(a)
+    view.t_()
+    a.requires_grad_()
+    return view, a * 2
+
+
+@programs(lambda: (ramp(3, 4),))
+def what_a_view_by_a_function_shows_is_turned_before_it_is_a_leaf(a: Tensor) -> Any:
+    base = a * 1
+    view = View.apply(base)
+    base.t_()
+    base.requires_grad_()
+    return view
 
 
 # ---- views that are older than a write

@@ -10,46 +10,31 @@ import torch
 
 from purefx._torch import pytree
 from purefx.analysis.replay import storages_of
-from purefx.autodiff.backward import fakes_of
-from purefx.capture.edges import is_bare_view
-from purefx.capture.recording import Call, Effect, Modes, Storage, Variable
+from purefx.capture.recording import Call, Effect, Modes, Storage
 from purefx.layout import Geometry, Int
 from purefx.runtime.scope import Scope, indented
+from purefx.runtime.support import from_function
 
 
-def emit_statements(scope: Scope, begun: dict[Variable, list[str]]) -> list[str]:
+def emit_statements(scope: Scope, begun: Sequence[tuple[int, list[str]]]) -> list[str]:
     """The recorded calls that run again, each in the grad mode that it ran in.
 
-    Among them the tensors in ``begun`` are made leaves, by the statements there: before the first view of such a leaf.
+    Among them tensors are made leaves, by the statements in ``begun``, each with its place in the `remaining` calls.
     """
     lines = [*_begin_resized(scope), *fetch_storages(scope)]
-    calls = [call for call in scope.replay.statements if call not in scope.early]
+    calls = remaining(scope)
     start = 0
-    for place, leaf in sorted(((first_view(scope, leaf, calls), leaf) for leaf in begun), key=itemgetter(0)):
-        lines += [*emit_calls(scope, calls[start:place]), *begun[leaf]]
+    for place, statements in sorted(begun, key=itemgetter(0)):
+        lines += [*emit_calls(scope, calls[start:place]), *statements]
         start = place
     lines += emit_calls(scope, calls[start:])
     sizes = _last_sizes(scope).items()
     return [*lines, *(f"{scope.storages[s]}.resize_({scope.speller.literal(size)})" for s, size in sizes)]
 
 
-def first_view(scope: Scope, leaf: Variable, calls: Sequence[Call]) -> int:
-    """The position in ``calls`` of the first that views ``leaf``, or a view of it, as what requires grad.
-
-    So is a view of what did not when it was taken: autograd has made its history anew, since its geometry is another.
-    """
-    fakes = fakes_of(scope.capture, scope.replay)
-    for i, call in enumerate(calls):
-        if call.effect is not Effect.VIEW:
-            continue
-        made = [o.variable for o in call.outputs]
-        viewed = any(o.variable is leaf for o in call.operands)
-        if viewed and not all(variable in scope.capture.plain_views for variable in made):
-            return i
-        own = [fakes[v] for v in made if v in fakes and scope.counters.together(v, leaf)]
-        if any(fake.requires_grad and not is_bare_view(fake) for fake in own):
-            return i
-    return len(calls)
+def remaining(scope: Scope) -> list[Call]:
+    """The recorded calls that run again and have not yet."""
+    return [call for call in scope.replay.statements if call not in scope.early]
 
 
 def emit_calls(scope: Scope, calls: Iterable[Call]) -> list[str]:
@@ -136,6 +121,9 @@ def _statement(scope: Scope, call: Call) -> str:
     if isinstance(call.results, (list, tuple)):
         targets = [scope.made(o.variable) for o in call.outputs]
         return f"({', '.join(targets)},) = {expression}"
+    if new[0] in scope.from_functions:
+        base = scope.variables[scope.counters.root(new[0])]
+        expression = f"{scope.speller.name('from_function', from_function)}({expression}, {base})"
     return f"{scope.made(new[0])} = {expression}"
 
 

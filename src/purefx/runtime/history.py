@@ -35,6 +35,7 @@ from purefx.functional.signature import (
 from purefx.operators import aten
 from purefx.runtime.detaching import is_detached_late
 from purefx.runtime.differentiable import Saved, record, record_as, same_edge
+from purefx.runtime.epilogue import remaining
 from purefx.runtime.hooks import emit_hooks_between, emit_hooks_on, emit_late_hooks
 from purefx.runtime.moved_leaves import (
     emit_early_swaps,
@@ -42,6 +43,7 @@ from purefx.runtime.moved_leaves import (
     emit_moved_leaves,
     emit_turned_leaves,
     is_source,
+    place_to_begin,
     turned_leaves,
 )
 from purefx.runtime.saved import holder_of, spell_saved
@@ -80,9 +82,14 @@ def _with_grad(scope: Scope, lines: list[str]) -> list[str]:
     return lines if scope.capture.grad_before or not lines else ["with torch.enable_grad():", *indented(lines)]
 
 
-def begin_turned(scope: Scope) -> dict[Variable, list[str]]:
-    """The statements that make leaves of tensors of the caller, and of bases, once those have got another geometry."""
-    return {leaf: lines for leaf, lines in _begin(scope).items() if not is_source(scope, leaf)}
+def begin_turned(scope: Scope) -> list[tuple[int, list[str]]]:
+    """The statements that make leaves of tensors of the caller, and of bases, once those have got another geometry.
+
+    Each with the place among the `remaining` calls where it belongs.
+    """
+    turned, calls = turned_leaves(scope), remaining(scope)
+    begun = {leaf: lines for leaf, lines in _begin(scope).items() if not is_source(scope, leaf)}
+    return [(place_to_begin(scope, leaf, turned[leaf], calls), lines) for leaf, lines in begun.items()]
 
 
 def _begin(scope: Scope) -> dict[Variable, list[str]]:
@@ -151,15 +158,16 @@ def emit_looks(scope: Scope) -> list[str]:
     write or turn.  ``v = x[1:]; v.copy_(w)`` has asked.  Views that are made later are taken of what has a history.
     """
     shown = [r for r, how in results_of(scope.capture, scope.replay) if isinstance(how, Replayed)]
-    made = [r.variable for r in shown if r.fake.requires_grad and r.variable in scope.capture.plain_views]
+    alive = [r for r in shown if r.fake.requires_grad and not has_lost_history(r.fake)]
+    made = [r.variable for r in alive if r.variable in scope.capture.plain_views]
     given = [k for k in scope.inputs if k.edge is None and k.fake.requires_grad and k.fake._base is not None]
     given = [k for k in given if not is_bare_view(k.fake) and not has_lost_history(k.fake)]
     turned = {o.variable for c in scope.replay.statements if _asks_for_history(c) for o in c.written}
     wanted = [v for v in dict.fromkeys([*(k.variable for k in given), *made]) if v in scope.variables]
     begun = {known.variable for known in scope.inputs if known.edge is None and known.fake.requires_grad}
     early = {o.variable for call in scope.early if scope.counters.is_older(call) for o in call.outputs}
-    older = [r for r in shown if r.variable in early - scope.capture.plain_views and r.fake.requires_grad]
-    older = [r for r in older if scope.counters.root(r.variable) in begun and not has_lost_history(r.fake)]
+    older = [r for r in alive if r.variable in early - scope.capture.plain_views]
+    older = [r for r in older if scope.counters.root(r.variable) in begun]
     looked = [v for v in wanted if v in scope.capture.known_views or v in turned]
     return [f"{scope.variables[v]}.grad_fn" for v in dict.fromkeys([*looked, *(r.variable for r in older)])]
 

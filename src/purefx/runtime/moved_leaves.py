@@ -12,14 +12,16 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from purefx.analysis.gradients import begins, is_moved, new_leaves
+from purefx.autodiff.backward import fakes_of
 from purefx.capture.captured import Input
+from purefx.capture.edges import is_bare_view
 from purefx.capture.recording import Call, DataAccess, Effect, Variable
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.functional.signature import RootInput, WrittenOutput
 from purefx.operators import aten
 from purefx.runtime.differentiable import same_edge
-from purefx.runtime.epilogue import emit_calls, fetch_storages, first_view
+from purefx.runtime.epilogue import emit_calls, fetch_storages
 from purefx.runtime.scope import Scope, makers_of
 from purefx.runtime.support import set_versions
 
@@ -48,7 +50,7 @@ def emit_turned_leaves(scope: Scope, begun: Mapping[Variable, list[str]]) -> lis
     statements = scope.replay.statements
     for leaf, turned in turned_leaves(scope).items():
         if is_source(scope, leaf):
-            stop = max(_behind_turns(statements, turned), first_view(scope, leaf, statements))
+            stop = place_to_begin(scope, leaf, turned, statements)
             lines += [*_run_early(scope, statements[:stop], turned), *begun[leaf]]
     return lines
 
@@ -105,6 +107,27 @@ def _run_early(scope: Scope, calls: Sequence[Call], moved: Collection[Variable])
     scope.early.update(early)
     storages = fetch_storages(scope) if early else []
     return [*_keep_former(scope, moved), *storages, *emit_calls(scope, early)]
+
+
+def place_to_begin(scope: Scope, leaf: Variable, turned: set[Variable], calls: Sequence[Call]) -> int:
+    """The position in ``calls`` where ``leaf`` begins: before the first view of it, or of a view, that requires grad.
+
+    So does a view of what did not when it was taken: autograd has made its history anew, since its version is another.
+    It is taken first if what is ``turned`` is turned after it, which makes the version another once more.
+    """
+    behind = _behind_turns(calls, turned)
+    fakes = fakes_of(scope.capture, scope.replay)
+    for i, call in enumerate(calls):
+        if call.effect is not Effect.VIEW:
+            continue
+        made = [o.variable for o in call.outputs]
+        viewed = any(o.variable is leaf for o in call.operands)
+        if viewed and not all(variable in scope.capture.plain_views for variable in made):
+            return i
+        own = [fakes[v] for v in made if v in fakes and scope.counters.together(v, leaf)]
+        if i >= behind and any(fake.requires_grad and not is_bare_view(fake) for fake in own):
+            return i
+    return len(calls)
 
 
 def turned_leaves(scope: Scope) -> dict[Variable, set[Variable]]:

@@ -41,6 +41,7 @@ class Scope:
         self.former: dict[Input | None, str] = {}
         self.left: dict[Input, str] = {}
         self.early: set[Call] = set()
+        self.from_functions: set[Variable] = set()
         self.remembered: dict[Input, None] = {}
         self.counters = Counters(capture, replay.statements)
         self._taken: set[str] = {"graph", "leaves", "torch", "no_grad", "derivatives", "seed"}

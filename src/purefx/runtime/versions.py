@@ -23,7 +23,7 @@ from purefx.functional.roots import written_regions
 from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 from purefx.runtime.epilogue import emit_calls
 from purefx.runtime.scope import Scope, makers_of
-from purefx.runtime.support import from_function, set_versions
+from purefx.runtime.support import set_versions
 
 
 def emit_remembering(scope: Scope) -> list[str]:
@@ -33,7 +33,15 @@ def emit_remembering(scope: Scope) -> list[str]:
 
 def emit_versions_of_outputs(scope: Scope) -> list[str]:
     """The statement that sets the counters of what the graph returns before autograd saves any of it."""
-    return [] if scope.joint is None else _setting(scope, _pairs_of_outputs(scope))
+    return _setting(scope, _pairs_of_outputs(scope)) if _are_set_first(scope) else []
+
+
+def _are_set_first(scope: Scope) -> bool:
+    """Whether the counters of outputs are set at once: autograd saves some, or some become leaves, of which views are.
+
+    Rule: a view that was taken before its base is a leaf has no history, and gets one if the counter is another then.
+    """
+    return scope.joint is not None or bool(new_leaves(scope.capture, scope.replay))
 
 
 def _pairs_of_outputs(scope: Scope) -> list[str]:
@@ -53,11 +61,9 @@ def emit_first_versions(scope: Scope) -> list[str]:
 def emit_first_views(scope: Scope) -> list[str]:
     """The views that were taken before what they show had a history, or while it had one."""
     found = {result: _taken_first(scope, result) for result, _ in results_of(scope.capture, scope.replay)}
-    lines = _emit_early(scope, {variable for variable in found.values() if variable is not None})
     lost = [r for r, v in found.items() if r.variable is v and is_from_function(r.fake) and has_lost_history(r.fake)]
-    pairs = {scope.variables[r.variable]: scope.variables[scope.counters.root(r.variable)] for r in lost}
-    function = scope.speller.name("from_function", from_function) if pairs else ""
-    return [*lines, *(f"{view} = {function}({view}, {base})" for view, base in pairs.items())]
+    scope.from_functions.update(r.variable for r in lost)
+    return _emit_early(scope, {variable for variable in found.values() if variable is not None})
 
 
 def emit_plain_views(scope: Scope, known: Input) -> list[str]:
@@ -233,7 +239,7 @@ def emit_versions(scope: Scope) -> list[str]:
         if count or known.before.storage in touched or known.variable in _moved_early(scope):
             pairs.append(f"({name}, {scope.version(known)} + {count})")
     pairs += _versions_of_early(scope)
-    setting = _setting(scope, pairs if scope.joint is not None else [*pairs, *_pairs_of_outputs(scope)])
+    setting = _setting(scope, pairs if _are_set_first(scope) else [*pairs, *_pairs_of_outputs(scope)])
     looks = [f"{name}.grad_fn" for name in _set_back(scope)]
     return [*looks, *setting, *looks]
 

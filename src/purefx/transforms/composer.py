@@ -172,7 +172,7 @@ def _body(scope: Views, apart: Sequence[Variable]) -> list[str]:
         *_layouts(scope),
         *_write_back(scope),
         *_hooks(scope),
-        *emit_statements(scope, {}),
+        *emit_statements(scope, ()),
         *scope.rest(),
         *emit_rebinding(scope),
         *emit_return(scope),
