@@ -1094,6 +1094,54 @@ def a_view_of_a_view_of_ones_own_of_what_is_written(a: Tensor, w: Tensor) -> Any
     return v[0], (v * w).sum()
 
 
+@programs(lambda: ((base := alive(2, 3))[:], base))
+def a_function_gets_a_part_of_a_view_whose_base_is_written(a: Tensor, b: Tensor) -> Any:
+    b.mul_(2)
+    return View.apply(a[1])
+
+
+@programs(lambda: ((base := alive(2, 3))[:], base))
+def a_function_gets_what_a_view_shows_after_a_write_of_what_its_base_gives(a: Tensor, b: Tensor) -> Any:
+    b.index_put_((torch.tensor([0, 1]),), b.sum(), accumulate=True)
+    return View.apply(a.as_strided((2,), (1,), 2))
+
+
+@programs(lambda: ((base := alive(2, 3))[:], base, leaf(3)))
+def a_detached_part_of_a_view_is_written_after_its_base(a: Tensor, b: Tensor, w: Tensor) -> Any:
+    b.mul_(2)
+    part = a[1].detach()
+    part.mul_(w)
+    return part
+
+
+def _of_a_view(a: Tensor, b: Tensor) -> Any:
+    b.mul_(2)
+    part = a[1:]
+    part.t_()
+    return View.apply(part)
+
+
+def _and_returned(a: Tensor, b: Tensor) -> Any:
+    b.mul_(2)
+    part = b[1:]
+    part.t_()
+    return View.apply(part), part
+
+
+def _before_the_write(a: Tensor, b: Tensor) -> Any:
+    part = b[1:]
+    part.t_()
+    b.mul_(2)
+    return View.apply(part), part
+
+
+@pytest.mark.parametrize("program", [_of_a_view, _and_returned, _before_the_write])
+def test_a_turned_part_of_what_is_written_is_not_given_to_a_function(program: Callable[..., Any]) -> None:
+    base = alive(3, 3)
+    with pytest.raises(GradientsRefused, match="turns a view of it, and takes what has another history"):
+        purefx.compile(program)(base[:], base)
+
+
 # ---- views that have no history when they are taken, and are written
 
 

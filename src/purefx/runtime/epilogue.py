@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 
@@ -37,10 +38,10 @@ def remaining(scope: Scope) -> list[Call]:
     return [call for call in scope.replay.statements if call not in scope.early]
 
 
-def emit_calls(scope: Scope, calls: Iterable[Call]) -> list[str]:
-    """Statements that run ``calls``."""
+def emit_calls(scope: Scope, calls: Iterable[Call], unseen: Collection[Call] = ()) -> list[str]:
+    """Statements that run ``calls``, those of them that are ``unseen`` by autograd without gradients."""
     lines = []
-    for modes, together in groupby(calls, key=lambda call: call.modes):
+    for modes, together in groupby(calls, key=lambda c: replace(c.modes, grad=False) if c in unseen else c.modes):
         block = [_statement(scope, call) for call in together]
         head = _mode(scope, modes)
         lines += [f"with {head}:", *indented(block)] if head else block

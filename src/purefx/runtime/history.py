@@ -6,6 +6,7 @@ arg1.requires_grad_()
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import groupby
 
 import torch
@@ -14,6 +15,7 @@ from torch.autograd.function import BackwardCFunction
 from purefx.analysis.gradients import (
     begins,
     ends,
+    is_changed,
     is_detached,
     is_outgrown,
     new_leaves,
@@ -197,12 +199,13 @@ def _hooks(scope: Scope) -> list[str]:
     return [line for known in scope.inputs if known.variable not in turned for line in emit_hooks_on(scope, known)]
 
 
-def _early(scope: Scope, calls: list[Call]) -> list[str]:
+def _early(scope: Scope, calls: list[Call], unseen: Collection[Call]) -> list[str]:
     """Statements that run ``calls`` before the call is recorded, which is a function of what they turn as it was."""
     turned = {o.variable for call in calls for o in call.written}
     written = [o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)]
     lines = []
     for known, name in scope.inputs.items():
+        _check_turned_parts(scope, known, calls)
         if known.variable not in turned:
             continue
         if known.before != known.after and any(known in root.members for root in written):
@@ -214,7 +217,31 @@ def _early(scope: Scope, calls: list[Call]) -> list[str]:
         if known.edge is not None and known not in scope.earlier:
             scope.earlier[known] = scope.unique(f"{name}_before", "before")
             lines.append(f"{scope.earlier[known]} = {scope.speller.name('same_edge', same_edge)}({name})")
-    return [*lines, *emit_at_versions(scope, calls)]
+    return [*lines, *emit_at_versions(scope, calls, unseen)]
+
+
+def _check_turned_parts(scope: Scope, known: Input, calls: list[Call]) -> None:
+    """Refuse a part of ``known`` that early ``calls`` turn, and that has the history of a write: it is not there yet.
+
+    a.mul_(w); part = a[1:]; part.t_(); return View.apply(part), part
+    """
+    if not is_changed(known):
+        return
+    needed = _needed_besides(scope, calls)
+    for call in calls:
+        parts = {o.variable for o in call.written if scope.counters.root(o.variable) is known.variable}
+        if parts - {known.variable} and (known.base_edge is not None or parts & needed):
+            raise GradientsRefused(
+                f"the program writes to {known.name}, turns a view of it, and takes what has another history of that",
+                where=call.where,
+                remedy="take the view once more, or write to a copy",
+            )
+
+
+def _needed_besides(scope: Scope, calls: list[Call]) -> set[Variable]:
+    """The variables that are results, or that other statements than ``calls`` take."""
+    others = {o.variable for call in scope.replay.statements if call not in calls for o in call.operands}
+    return others | {result.variable for result, _ in results_of(scope.capture, scope.replay)}
 
 
 def _makers(scope: Scope, wanted: set[Variable]) -> list[Call]:
@@ -230,16 +257,28 @@ def _aliases(scope: Scope) -> list[str]:
     """The statements that make results with a history of their own."""
     levels = scope.joint.levels if scope.joint is not None else ()
     slots = [slot for level in levels for slot in level.slots]
-    wanted = {slot.output.variable for slot in slots if isinstance(slot.output, Alias)}
+    aliases = {slot.output.variable for slot in slots if isinstance(slot.output, Alias)}
     leaves = leaf_aliases(scope.capture, scope.replay)
-    wanted.update(leaves)
-    wanted |= _views_before_leaves(scope, leaves)
-    made = set(wanted)
-    lines = emit_early_swaps(scope, wanted)
-    calls = _makers(scope, wanted)
-    lines += _early(scope, calls)
+    plain = {*leaves, *_views_before_leaves(scope, leaves)}
+    made = aliases | plain
+    lines = emit_early_swaps(scope, made)
+    calls = _makers(scope, set(made))
+    lines += _early(scope, calls, _on_the_way(scope, calls, aliases, plain))
     _make_again(scope, calls, made)
     return [*lines, *(f"{scope.variables[leaf]}.requires_grad_()" for leaf in leaves)]
+
+
+def _on_the_way(scope: Scope, calls: list[Call], aliases: set[Variable], plain: set[Variable]) -> set[Call]:
+    """Those of ``calls`` that take views on the way to ``aliases``: autograd is not to see them.
+
+    b.mul_(w); View.apply(a[1])     a is a view of b, and makes its history anew for a[1]: before b has the new one
+
+    What is turned, and what is on the way to ``plain`` views, keeps its modes: they tell autograd what may be written.
+    """
+    seen = plain | {o.variable for call in calls if call.effect is not Effect.VIEW for o in call.written}
+    makers_of(scope.replay.statements, seen)
+    views = [call for call in calls if call.effect is Effect.VIEW]
+    return {call for call in views if not (aliases | seen) & {o.variable for o in call.outputs}}
 
 
 def _make_again(scope: Scope, calls: list[Call], aliases: set[Variable]) -> None:
@@ -250,8 +289,7 @@ def _make_again(scope: Scope, calls: list[Call], aliases: set[Variable]) -> None
     """
     detaching = (aten.detach.default, DataAccess.READ)
     turned = {o.variable for call in calls if call.effect is not Effect.VIEW for o in call.outputs}
-    others = {o.variable for call in scope.replay.statements if call not in calls for o in call.operands}
-    others.update(result.variable for result, _ in results_of(scope.capture, scope.replay))
+    others = _needed_besides(scope, calls)
     for call in calls:
         made = {o.variable for o in call.outputs}
         if made & others and not made & (aliases | turned) and call.op not in detaching:

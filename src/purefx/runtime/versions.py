@@ -8,7 +8,7 @@ set_versions((arg0, arg0_version + 2)) before views are taken, whose histories a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import groupby
 
 from purefx._torch import is_from_function
@@ -162,15 +162,18 @@ def _emit_early(scope: Scope, needed: set[Variable]) -> list[str]:
     return emit_at_versions(scope, early)
 
 
-def emit_at_versions(scope: Scope, calls: list[Call]) -> list[str]:
-    """Statements that run ``calls``, views of what is older than the last write of it or not, when it is or is not."""
+def emit_at_versions(scope: Scope, calls: list[Call], unseen: Collection[Call] = ()) -> list[str]:
+    """Statements that run ``calls``, views of what is older than the last write of it or not, when it is or is not.
+
+    Those of them that are ``unseen`` by autograd run without gradients.
+    """
     lines: list[str] = []
     for older, together in groupby(calls, key=scope.counters.is_older):
-        lines += _emit_at_version(scope, list(together), older=older)
+        lines += _emit_at_version(scope, list(together), unseen, older=older)
     return lines
 
 
-def _emit_at_version(scope: Scope, calls: list[Call], *, older: bool) -> list[str]:
+def _emit_at_version(scope: Scope, calls: list[Call], unseen: Collection[Call], *, older: bool) -> list[str]:
     """Statements that make the views ``calls``, which are ``older`` than the last write or not."""
     shown = [o.variable for call in calls for o in call.operands]
     outputs = [
@@ -189,7 +192,7 @@ def _emit_at_version(scope: Scope, calls: list[Call], *, older: bool) -> list[st
     ]
     before = _setting(scope, [*(first if older else last), *(f"({name}, {v - older})" for name, v in outputs)])
     after = _setting(scope, [*([] if older else first), *(f"({name}, {v})" for name, v in outputs if older)])
-    return [*before, *emit_calls(scope, calls), *after]
+    return [*before, *emit_calls(scope, calls, unseen), *after]
 
 
 def _made_of(scope: Scope, variable: Variable) -> set[Variable]:
