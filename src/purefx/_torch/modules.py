@@ -16,7 +16,7 @@ def is_cache(module: object, key: Any) -> bool:
     The module makes it anew when one of them is another tensor, before anything reads it; so a program that leaves it
     stale is not seen by the next.
     """
-    return isinstance(module, nn.RNNBase) and key in _OF_RNNS
+    return key in _OF_RNNS and isinstance(module, nn.RNNBase)
 
 
 def renew_cache(module: object) -> None:

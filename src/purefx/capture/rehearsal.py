@@ -53,8 +53,10 @@ def rehearse(op: OpOverload, args: tuple[Tree, ...], kwargs: dict[str, Tree]) ->
 def rehearse_dtypes(op: OpOverload, given: Given) -> None:
     """Let the error through that eager raises where ``op`` has no kernel for such numbers, or cannot write them."""
     known, dtypes = facts(op), [o.region.dtype for o in given.operands]
-    asked = any(dtype.is_complex for dtype in dtypes) or (known.written and _writes_integers(op, *given.recorded))
-    if known.custom or not (asked or _has_complex_number(given.recorded[0])):
+    asked = any(dtype.is_complex for dtype in dtypes)
+    if known.written and not asked:
+        asked = _writes_integers(op, *given.recorded) or _has_complex_number(given.recorded[0])
+    if known.custom or not asked:
         return
     kinds = (*dtypes, *(type(x) for x in pytree.tree_leaves(given.recorded) if not isinstance(x, Operand)))
     if (op, kinds) in _ACCEPTED:
