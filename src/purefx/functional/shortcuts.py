@@ -11,6 +11,7 @@ Nothing here is done to memory that an output has, or in a graph that writes.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -65,20 +66,17 @@ def unexpanded(functional: FunctionalGraph, same: dict[fx.Node, fx.Node]) -> dic
 
     Law: it is read by elementwise operators alone, in the end together with a tensor that lies as their result.
     """
-    inside = {*_not_apart(functional)} - {*same, *same.values()}
-    found: dict[fx.Node, fx.Node] = {}
-    for node in functional.graph.nodes:
-        if (
-            node.target is aten.expand.default
-            and node in inside
-            and _is_expanded_later(node, inside, functional.values)
-        ):
-            of = same.get(node.args[0], node.args[0])
+    others, found = {*same, *same.values()}, dict[fx.Node, fx.Node]()
+    inside = dict.fromkeys([node for node in _not_apart(functional) if node not in others])
+    for node in inside:
+        if node.target is aten.expand.default and _is_expanded_later(node, inside, functional.values):
+            of = node.all_input_nodes[0]
+            of = same.get(of, of)
             found[node] = found.get(of, of)
     return found
 
 
-def _is_expanded_later(node: fx.Node, inside: set[fx.Node], values: dict[fx.Node, Value]) -> bool:
+def _is_expanded_later(node: fx.Node, inside: Container[fx.Node], values: dict[fx.Node, Value]) -> bool:
     """Whether all that reads ``node`` gives the same if that is not expanded."""
     return bool(node.users) and all(
         _is_expanded_later(user, inside, values)

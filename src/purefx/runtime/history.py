@@ -36,7 +36,7 @@ from purefx.functional.signature import (
 )
 from purefx.operators import aten
 from purefx.runtime.detaching import is_detached_late
-from purefx.runtime.differentiable import Saved, record, record_as, same_edge
+from purefx.runtime.differentiable import Saved, record, record_as
 from purefx.runtime.epilogue import remaining
 from purefx.runtime.hooks import emit_hooks_between, emit_hooks_on, emit_late_hooks
 from purefx.runtime.moved_leaves import (
@@ -45,6 +45,7 @@ from purefx.runtime.moved_leaves import (
     emit_moved_leaves,
     emit_turned_leaves,
     is_source,
+    keep_edge,
     place_to_begin,
     turned_leaves,
 )
@@ -139,11 +140,7 @@ def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
         begun = begins(known)
         ended = is_outgrown(known) or (ends(known) and known.variable in shown)
         if known.edge is not None and (begun or ended or (is_detached(known) and known.variable in shown)):
-            scope.earlier[known] = scope.unique(f"{name}_before", "before")
-            before += [
-                f"{scope.earlier[known]} = {scope.speller.name('same_edge', same_edge)}({name})",
-                f"{name}.{'requires_grad_(False)' if ended else 'detach_()'}",
-            ]
+            before += [keep_edge(scope, known), f"{name}.{'requires_grad_(False)' if ended else 'detach_()'}"]
         elif (is_detached(known) and not is_detached_late(scope, known)) or _loses_history(scope, known):
             after.append(f"{name}.detach_()")
         if begun and known.variable not in turned:
@@ -204,7 +201,7 @@ def _early(scope: Scope, calls: list[Call], unseen: Collection[Call]) -> list[st
     turned = {o.variable for call in calls for o in call.written}
     written = [o.root for o in scope.functional.outputs if isinstance(o, WrittenOutput)]
     lines = []
-    for known, name in scope.inputs.items():
+    for known in scope.inputs:
         _check_turned_parts(scope, known, calls)
         if known.variable not in turned:
             continue
@@ -215,8 +212,7 @@ def _early(scope: Scope, calls: list[Call], unseen: Collection[Call]) -> list[st
                 remedy="write to a copy of it, or under torch.no_grad()",
             )
         if known.edge is not None and known not in scope.earlier:
-            scope.earlier[known] = scope.unique(f"{name}_before", "before")
-            lines.append(f"{scope.earlier[known]} = {scope.speller.name('same_edge', same_edge)}({name})")
+            lines.append(keep_edge(scope, known))
     return [*lines, *emit_at_versions(scope, calls, unseen)]
 
 
@@ -351,9 +347,7 @@ def _keep_views(scope: Scope, level: Level, holders: list[Input]) -> list[str]:
     for known in [t.source for t in level.targets if t.is_view and isinstance(t.source, Input)]:
         moved = any(scope.counters.together(known.variable, holder.variable) for holder in holders)
         if moved and known not in scope.earlier:
-            name = scope.inputs[known]
-            scope.earlier[known] = scope.unique(f"{name}_before", "before")
-            lines.append(f"{scope.earlier[known]} = {scope.speller.name('same_edge', same_edge)}({name})")
+            lines.append(keep_edge(scope, known))
     return lines
 
 

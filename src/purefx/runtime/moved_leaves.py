@@ -26,6 +26,13 @@ from purefx.runtime.scope import Scope, makers_of
 from purefx.runtime.support import set_versions
 
 
+def keep_edge(scope: Scope, known: Input) -> str:
+    """The statement that keeps where gradients of ``known`` go now, before its history is another."""
+    name = scope.inputs[known]
+    scope.earlier[known] = scope.unique(f"{name}_before", "before")
+    return f"{scope.earlier[known]} = {scope.speller.name('same_edge', same_edge)}({name})"
+
+
 def emit_moved_leaves(scope: Scope) -> list[str]:
     """The statements that give leaves other memory or sizes: their gradients arrive at what they have become.
 
@@ -68,9 +75,7 @@ def emit_early_turns(scope: Scope) -> list[str]:
         turned = {early[0].written[0].variable}
         known = next((known for known in scope.inputs if known.variable in turned), None)
         if known is not None and known.edge is not None and known not in scope.earlier:
-            scope.earlier[known] = scope.unique(f"{scope.inputs[known]}_before", "before")
-            edge = scope.speller.name("same_edge", same_edge)
-            lines.append(f"{scope.earlier[known]} = {edge}({scope.inputs[known]})")
+            lines.append(keep_edge(scope, known))
         stop = scope.replay.statements.index(early[-1]) + 1
         lines += _run_early(scope, scope.replay.statements[:stop], turned)
     return lines
