@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -52,6 +52,19 @@ def counting_with(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> list[
     found = [x for x in equal if x._version != version]
     set_version(tensor, version)
     return found
+
+
+def numbers_of_counters(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """A number for each of ``tensors``: two have the same one if a write to one moves the version of the other.
+
+    All versions are set to numbers of their own and put back, so that it takes one look at each tensor.  None of them
+    is an inference tensor, which counts nothing.
+    """
+    versions = tuple(x._version for x in tensors)
+    torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(range(len(versions))))
+    numbers = [x._version for x in tensors]
+    torch._C._autograd._unsafe_set_version_counter(tuple(tensors), versions)
+    return numbers
 
 
 def swap_contents(a: torch.Tensor, b: torch.Tensor) -> None:

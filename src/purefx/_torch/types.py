@@ -24,10 +24,19 @@ from torch.fx.experimental.symbolic_shapes import (
     free_unbacked_symbols,
 )
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp  # gives nodes the fake values that partitioners read
-from torch.utils._python_dispatch import TorchDispatchMode  # the documented way to see ATen operators
+from torch.utils._python_dispatch import TorchDispatchMode as WrappedMode  # the documented way to see operators
 from torch.utils._sympy.interp import sympy_interp  # lowers a size expression to graph nodes
 from torch.utils._sympy.printers import PythonPrinter  # prints a size expression as Python
 from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+
+class TorchDispatchMode(WrappedMode):  # type: ignore[no-untyped-call]  # torch leaves its __init_subclass__ untyped
+    """A dispatch mode that is not wrapped once more to keep Dynamo out of each operator: Dynamo is away already."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
 
 __all__ = [
     "ConstantSource",

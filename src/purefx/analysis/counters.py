@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from purefx._torch import count_writes_together
+from purefx._torch import numbers_of_counters
 from purefx.capture.captured import Capture
 from purefx.capture.recording import Call, DataAccess, Effect, Variable
 
@@ -20,7 +20,10 @@ class Counters:
 
     def __init__(self, capture: Capture, statements: Iterable[Call]) -> None:
         replayed = set(statements)
-        self._fakes = {known.variable: known.fake for known in capture.inputs}
+        counting = [known for known in capture.inputs if not known.fake.is_inference()]
+        numbers = numbers_of_counters([known.fake for known in counting])
+        self._inputs = {known.variable for known in capture.inputs}
+        self._numbers = {known.variable: number for known, number in zip(counting, numbers, strict=True)}
         self._parents: dict[Variable, Variable] = {}
         self._place: dict[Call, int] = {}
         self._last: dict[Variable, int] = {}
@@ -34,7 +37,7 @@ class Counters:
     def _note_view(self, call: Call) -> None:
         for output in call.outputs:
             parent = next((o.variable for o in call.operands if o.region.storage is output.region.storage), None)
-            if parent is not None and parent is not output.variable and output.variable not in self._fakes:
+            if parent is not None and parent is not output.variable and output.variable not in self._inputs:
                 self._parents.setdefault(output.variable, parent)
 
     def root(self, variable: Variable) -> Variable:
@@ -54,9 +57,7 @@ class Counters:
     def together(self, a: Variable, b: Variable) -> bool:
         """Whether a write to ``a`` moves the counter of ``b``."""
         a, b = self.root(a), self.root(b)
-        if a is b:
-            return True
-        return a in self._fakes and b in self._fakes and count_writes_together(self._fakes[a], self._fakes[b])
+        return a is b or (a in self._numbers and self._numbers[a] == self._numbers.get(b))
 
     def writes_after(self, call: Call, variable: Variable) -> int:
         """How many writes after ``call`` move the counter of ``variable``."""

@@ -28,7 +28,7 @@ from purefx.capture.edges import (
     leads_to,
     leaf_behind,
 )
-from purefx.capture.recording import Effect, Variable
+from purefx.capture.recording import Effect, Storage, Variable
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 
@@ -167,8 +167,13 @@ def is_moved(capture: Capture, known: Input) -> bool:
 
 def _writes_old_memory(capture: Capture, known: Input) -> bool:
     """Whether the program writes to memory that ``known`` showed before the call, and shows no longer."""
-    written = {o.region.storage for call in capture.recording if call.effect is Effect.WRITE for o in call.written}
-    return known.before.storage is not known.after.storage and known.before.storage in written
+    return known.before.storage is not known.after.storage and _is_written(capture, known.before.storage)
+
+
+def _is_written(capture: Capture, storage: Storage) -> bool:
+    """Whether the program writes to ``storage``."""
+    writes = (call for call in capture.recording if call.effect is Effect.WRITE)
+    return any(operand.region.storage is storage for call in writes for operand in call.written)
 
 
 def former_edges(capture: Capture, known: Input) -> list[GradientEdge]:
@@ -202,8 +207,7 @@ def _loses_views(capture: Capture, known: Input) -> bool:
 
     A view that has lost its history is taken before the write, and loses it again.  So is what was taken of it then.
     """
-    written = {o.region.storage for c in capture.recording if c.effect is Effect.WRITE for o in c.written}
-    if not (is_detached(known) or ends(known)) or not known.writes or known.before.storage not in written:
+    if not (is_detached(known) or ends(known)) or not known.writes or not _is_written(capture, known.before.storage):
         return False
     given = {other.variable for other in capture.inputs}
     results = [r for r in capture.results if isinstance(r, TensorResult) and r.variable not in given]

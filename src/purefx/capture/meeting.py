@@ -18,7 +18,7 @@ COND = torch.ops.higher_order.cond
 LOOP = torch.ops.higher_order.while_loop
 
 
-class _Passing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its __init_subclass__ untyped
+class _Passing(TorchDispatchMode):
     """Notes the storages that are ``written``.  While a mode is active, Dynamo keeps out of ``cond`` in a branch."""
 
     def __init__(self) -> None:

@@ -72,7 +72,7 @@ _DEVICE = torch.ops.prim.device.default
 KnownNumber = Callable[[Recording, Operand], int | float | bool | complex | None]
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its __init_subclass__ untyped
+class Recorder(TorchDispatchMode):
     """Records every operator that runs under it.
 
     ``lift`` is called with each real tensor that the program uses and that is no argument (a tensor of a
