@@ -25,6 +25,8 @@ from benchmarks.timing import Row, Run, is_quick, medians, show
 from purefx import func
 
 GOAL = 1.0
+CALLS = 10
+"""How many calls follow each other: the first few after a collection find cold caches, and measure these."""
 Parameters = dict[str, Tensor]
 Loss = Callable[[Parameters, Tensor, Tensor], Tensor]
 
@@ -160,7 +162,7 @@ def measure_products(*, rounds: int, quick: bool) -> list[Row]:
     """``jvp`` over ``grad``, and reverse over reverse."""
     rows = []
     for name, case in cases_of_regression(quick=quick).items():
-        times = medians(contenders_of_products(case), rounds=rounds, calls=3)
+        times = medians(contenders_of_products(case), rounds=rounds, calls=CALLS)
         for suffix, title in (("", "jvp over grad"), (", reverse", "reverse over reverse")):
             for who in ("whole", "inside"):
                 rows.append(Row(f"{name}, {title}, {who}", times[who + suffix], times["eager" + suffix], GOAL))
@@ -193,7 +195,7 @@ def measure_per_sample(*, rounds: int, quick: bool) -> list[Row]:
             "inside": per_sample(torch.func.vmap, torch.func.grad, purefx.compile(case.writing)),
         }
         runs = {who: partial(way, case.parameters, case.x, case.y) for who, way in ways.items()}
-        times = medians(runs, rounds=rounds, calls=3)
+        times = medians(runs, rounds=rounds, calls=CALLS)
         rows += [
             Row(f"{name}, {len(case.x)} samples, {who}", times[who], times["eager"], GOAL)
             for who in runs
@@ -223,7 +225,7 @@ def measure_first_order(*, rounds: int, quick: bool) -> list[Row]:
             "whole": partial(purefx.compile(func.grad(case.writing)), case.parameters, case.x, case.y),
             "inside": partial(torch.func.grad(compiled), case.parameters, case.x, case.y),
         }
-        times = medians(runs, rounds=rounds, calls=5)
+        times = medians(runs, rounds=rounds, calls=CALLS)
         rows.append(Row(f"{name}, backward", times["compiled"], times["autograd"], 1.1))
         rows.append(Row(f"{name}, grad, whole", times["whole"], times["grad"], GOAL))
         rows.append(Row(f"{name}, grad, inside", times["inside"], times["grad"], GOAL))

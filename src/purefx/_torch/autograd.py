@@ -198,7 +198,7 @@ def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def primal_of(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` without its tangent in forward-mode AD; itself, if it has none."""
-    if tangent_of(tensor) is None:
+    if forward_ad._current_level < 0 or tangent_of(tensor) is None:
         return tensor
     primal: torch.Tensor = torch.autograd.forward_ad.unpack_dual(tensor).primal  # type: ignore[no-untyped-call]
     return primal

@@ -8,6 +8,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+from torch._C._dynamo.guards import TensorGuards  # compares tensors with what they were, many times faster than Python
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def storage_key(tensor: torch.Tensor) -> int:
@@ -65,6 +68,20 @@ def numbers_of_counters(tensors: Sequence[torch.Tensor]) -> list[int]:
     numbers = [x._version for x in tensors]
     torch._C._autograd._unsafe_set_version_counter(tuple(tensors), versions)
     return numbers
+
+
+def looks_of(tensors: Sequence[torch.Tensor]) -> TensorGuards | None:
+    """What tells by ``check`` of as many objects that they look like ``tensors``, and are as many; None where it fails.
+
+    Law: what passes are tensors of the same types, dtypes, devices, sizes and strides, each an inference tensor,
+    negated, conjugated, wrapped by a transform, or one that requires grad, if its like is.  What does not pass may look
+    alike all the same: under a dispatch mode nothing passes.
+    """
+    plain = all(type(x) in _PLAIN_TYPES and not has_symbolic_sizes(x) and not x.is_inference() for x in tensors)
+    if not plain:
+        return None
+    looks = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    return looks if looks.check(*tensors) else None
 
 
 def swap_contents(a: torch.Tensor, b: torch.Tensor) -> None:

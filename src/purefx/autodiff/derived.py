@@ -10,7 +10,6 @@ call has kept values for its backward, the graph takes those, and computes what 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -20,8 +19,8 @@ from purefx._torch import pytree
 from purefx.autodiff.backward import Pattern, Place, as_made, stopped
 from purefx.autodiff.levels import Level
 from purefx.autodiff.targets import Slot, Target
-from purefx.capture.arguments import GradientOf, Held, Leaf, TableEntry
-from purefx.capture.captured import Capture, Input, TensorResult, name_of
+from purefx.capture.arguments import Leaf
+from purefx.capture.captured import Capture, Input, TensorResult, finder, name_of
 from purefx.capture.edges import edge_behind, edge_of, take_off_hooks
 from purefx.capture.recording import Variable
 from purefx.capture.tensors import variable_of
@@ -90,37 +89,18 @@ def present_inputs(capture: Capture, level: Level, functional: Functional) -> Pr
     That are the tensors that it has `looked_up`, and those of the caller that it is a function of, or other values.
     """
     own = [t.source if isinstance(t.source, Input) and not t.of_base else None for t in level.targets]
-    readers = [_no_tensor if known is None else _reader(known, capture) for known in (*looked_up(functional), *own)]
+    wanted = (*looked_up(functional), *own)
+    finders = [_no_tensor if known is None else finder(known, capture.inputs) for known in wanted]
 
     def present(leaves: Sequence[Any]) -> list[Any]:
         with ONE_AT_A_TIME:  # a capture in another thread has fakes where the parameters are
-            return [read(leaves) for read in readers]
+            return [find(leaves) for find in finders]
 
     return present
 
 
-Reader = Callable[[Sequence[Any]], Any]
-
-
 def _no_tensor(_: Sequence[Any]) -> None:
     return None
-
-
-def _reader(known: Input, capture: Capture) -> Reader:
-    """What finds ``known`` now, from the leaves of a call."""
-    match known.sources[0]:
-        case Leaf(index):
-            return itemgetter(index)
-        case TableEntry(table, key):
-            return lambda _: table.get(key)
-        case Held(held, None):
-            return lambda _: held
-        case Held(_, binding):
-            assert binding is not None  # the case above
-            return lambda _: binding.read()
-        case GradientOf(tensor):
-            owner = _reader(next(x for x in capture.inputs if x.tensor is tensor), capture)
-            return lambda leaves: getattr(owner(leaves), "grad", None)
 
 
 def _place(slot: Slot, places: dict[Variable, int], capture: Capture) -> tuple[int, bool]:
@@ -161,7 +141,7 @@ def _source(
     if not isinstance(source, Input):
         found: torch.Tensor = results[places[source]]
         return found
-    tensor: torch.Tensor = _reader(source, capture)(leaves)
+    tensor: torch.Tensor = finder(source, capture.inputs)(leaves)
     return tensor if not target.of_base or tensor._base is None else tensor._base
 
 

@@ -48,6 +48,10 @@ class TableEntry:
     key: Any
     name: str
 
+    def is_same(self, other: TableEntry) -> bool:
+        """Whether ``other`` is the same entry, by whatever name."""
+        return self.table is other.table and bool(self.key == other.key)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Binding:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch.autograd.graph import GradientEdge
 
 from purefx._torch import FakeTensorMode, ShapeEnv, pytree
-from purefx.capture.arguments import Flat, Source
+from purefx.capture.arguments import Flat, GradientOf, Held, Leaf, Source, TableEntry
 from purefx.capture.global_state import Ambient
 from purefx.capture.recorder import Recorder
 from purefx.capture.recording import Recording, Region, Variable
@@ -45,6 +46,24 @@ class Input:
     def name(self) -> str:
         """The name of the first source, as the user would type it."""
         return self.sources[0].name
+
+
+Finder = Callable[[Sequence[Any]], Any]
+"""What finds something now, from the leaves of a call."""
+
+
+def finder(known: Input, inputs: Sequence[Input]) -> Finder:
+    """What finds the tensor that ``known``, one of ``inputs``, is at a call; it may find something else there."""
+    match known.sources[0]:
+        case Leaf(index):
+            return itemgetter(index)
+        case TableEntry(table, key):
+            return lambda _: table.get(key)
+        case Held(tensor, binding):
+            return lambda _: tensor if binding is None else binding.read()
+        case GradientOf(tensor):
+            owner = finder(next(x for x in inputs if x.tensor is tensor), inputs)
+            return lambda leaves: getattr(owner(leaves), "grad", None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -168,14 +168,22 @@ def _asked(condition: ast.expr) -> ast.expr:
 
 
 def _conjuncts(node: ast.AST) -> list[ast.expr]:
-    """The conditions of a ``return a and b`` or of an ``if not (a and b)``."""
+    """The conditions of a ``return a and b`` or of an ``if not (a and b)``; those of ``looks.check(x) or c`` are c."""
     match node:
         case ast.Return(ast.BoolOp(ast.And(), values)) | ast.If(ast.UnaryOp(ast.Not(), ast.BoolOp(ast.And(), values))):
-            return values
+            return [c for value in values for c in _behind_looks(value)]
         case ast.Return(ast.Compare() | ast.Call() as only):
             return [only]
         case _:
             return []
+
+
+def _behind_looks(condition: ast.expr) -> list[ast.expr]:
+    match condition:
+        case ast.BoolOp(ast.Or(), [ast.Call(ast.Attribute(_, "check")), ast.BoolOp(ast.And(), each)]):
+            return each
+        case _:
+            return [condition]
 
 
 def _shared(tensors: list[ast.expr], first: list[Any]) -> ast.expr:

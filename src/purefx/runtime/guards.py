@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from purefx._torch import ShapeEnv, count_writes_together, is_functorch_wrapped, is_piece
+from purefx._torch import ShapeEnv, count_writes_together, is_functorch_wrapped, is_piece, looks_of
 from purefx.capture.arguments import GradientOf, Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input
 from purefx.capture.edges import has_lost_history, is_bare_view, is_view_without_grad
@@ -133,8 +133,11 @@ def spell_conditions(
         if not isinstance(leaf, torch.Tensor):
             yield _plain_condition(name, leaf, speller)
     offsets = any(call.op in READS_OFFSETS for call in capture.recording)
+    yield from _looks(capture, speller, names, examples)
     for known in names:
-        yield from _tensor_conditions(names[known], known, speller, offsets=offsets)
+        if offsets and known.before.geometry.is_static:
+            yield f"{names[known]}.storage_offset() == {known.before.geometry.offset}"
+            yield f"{names[known]}.untyped_storage().nbytes() == {known.before.storage.nbytes}"
         if known not in examples:
             yield from _gradient_conditions(names[known], known, speller)
         yield from _source_conditions(names[known], known, speller, leaves)
@@ -169,7 +172,24 @@ def _plain_condition(name: str, leaf: Any, speller: Speller) -> str:
     return f"{speller.name('same_value', same_value)}({name}, {speller.literal(leaf)})"
 
 
-def _tensor_conditions(name: str, known: Input, speller: Speller, *, offsets: bool) -> Iterator[str]:
+def _looks(capture: Capture, speller: Speller, names: dict[Input, str], examples: Container[Input]) -> Iterator[str]:
+    """That the tensors look as they did, by one look at all of them, or else by one at each."""
+    conditions: list[str] = []
+    for known in names:
+        conditions += _tensor_conditions(names[known], known, speller)
+        if known not in examples:
+            conditions += _part_conditions(names[known], known, speller)
+    seen = [known.tensor.detach() if known in examples else known.tensor for known in names]
+    looks = looks_of(seen) if seen and not capture.dynamic else None
+    if looks is None:
+        yield from conditions
+    else:
+        each = "\n            and ".join(conditions)
+        yield f"({speller.name('looks', looks)}.check({', '.join(names.values())}) or\n            {each})"
+
+
+def _tensor_conditions(name: str, known: Input, speller: Speller) -> Iterator[str]:
+    """What a tensor looks like, but for its history."""
     tensor, geometry = known.tensor, known.before.geometry
     yield f"type({name}) is {speller.name(type(tensor).__name__, type(tensor))}"
     yield f"{name}.dtype is {speller.literal(tensor.dtype)}"
@@ -180,9 +200,6 @@ def _tensor_conditions(name: str, known: Input, speller: Speller, *, offsets: bo
     if geometry.is_static:
         yield f"{name}.shape == {speller.literal(tuple(geometry.sizes))}"
         yield f"{name}.stride() == {speller.literal(tuple(geometry.strides))}"
-        if offsets:
-            yield f"{name}.storage_offset() == {geometry.offset}"
-            yield f"{name}.untyped_storage().nbytes() == {known.before.storage.nbytes}"
     if isinstance(known.sources[0], Leaf):
         yield f"{name}.is_inference() is {tensor.is_inference()}"
         yield f"{name}.is_neg() is {tensor.is_neg()}"
@@ -190,9 +207,16 @@ def _tensor_conditions(name: str, known: Input, speller: Speller, *, offsets: bo
         yield f"{name}.is_conj() is {tensor.is_conj()}"
 
 
+def _part_conditions(name: str, known: Input, speller: Speller) -> Iterator[str]:
+    """Whether a tensor has a part in gradients, and no transform that has ended."""
+    yield f"{name}.requires_grad is {known.tensor.requires_grad}"
+    if known.tensor.requires_grad and isinstance(known.sources[0], Leaf):
+        yield f"not {speller.name('is_functorch_wrapped', is_functorch_wrapped)}({name})"
+
+
 def _gradient_conditions(name: str, known: Input, speller: Speller) -> Iterator[str]:
+    """What the history of a tensor is."""
     tensor = known.tensor
-    yield f"{name}.requires_grad is {tensor.requires_grad}"
     if tensor.requires_grad and isinstance(known.sources[0], Leaf):
         yield from _history_conditions(name, tensor, speller)
     if tensor.requires_grad and known.was_leaf:  # of what is no leaf, PyTorch warns
@@ -200,8 +224,7 @@ def _gradient_conditions(name: str, known: Input, speller: Speller) -> Iterator[
 
 
 def _history_conditions(name: str, tensor: torch.Tensor, speller: Speller) -> Iterator[str]:
-    """What a tensor that requires grad is a part of: a leaf, a view, a view that has no history; no ended transform."""
-    yield f"not {speller.name('is_functorch_wrapped', is_functorch_wrapped)}({name})"
+    """What a tensor that requires grad is: a leaf, a view, a view that has no history."""
     yield f"({name}._base is None) is {tensor._base is None}"
     if tensor._base is not None and (is_piece(tensor) or is_view_without_grad(tensor)):
         lost = speller.name("has_lost_history", has_lost_history)
@@ -212,11 +235,12 @@ def _history_conditions(name: str, tensor: torch.Tensor, speller: Speller) -> It
 
 
 def _source_conditions(name: str, known: Input, speller: Speller, leaves: list[str]) -> Iterator[str]:
+    first = known.sources[0]
     for source in known.sources:
         match source:
             case Leaf(index) if leaves[index] != name:
                 yield f"{leaves[index]} is {name}"
-            case TableEntry(table, key, path) if source is not known.sources[0]:
+            case TableEntry(table, key, path) if not (isinstance(first, TableEntry) and first.is_same(source)):
                 yield f"{speller.name('state_of_' + path.rpartition('.')[0], table)}.get({key!r}) is {name}"
             case Held(tensor, binding, _) if binding is not None:
                 yield f"{speller.name('variable_' + binding.name, binding)}.read() is {speller.name('held', tensor)}"

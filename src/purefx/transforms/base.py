@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, cast
 
 import torch
 
 from purefx._torch import batch_of_each_vmap, pytree
 from purefx.analysis.replay import Fresh, Replay
-from purefx.capture.arguments import GradientOf, Held, Leaf, Source, TableEntry
-from purefx.capture.captured import Capture, Input, TensorResult
+from purefx.capture.arguments import Held, Leaf, TableEntry
+from purefx.capture.captured import Capture, Input, TensorResult, finder
 from purefx.capture.edges import take_off_hooks
 from purefx.capture.fakes import fake_like
 from purefx.capture.owners import find_owners
@@ -59,8 +59,8 @@ class Base(Fixed):
         regions = [_region(output) for output in self.functional.outputs]
         inexact = [is_inexact(region.dtype) for region in regions]
         arity = len(self._roots)
-        sources = [source for known in capture.inputs for source in known.sources]
-        self._readers = [read for source in sources if (read := _reader(source)) is not None]
+        reached = [known for known in capture.inputs if not isinstance(known.sources[0], Leaf)]
+        self._finders = [finder(known, capture.inputs) for known in reached]
         self._owners = find_owners(capture.function, capture.flat.leaves)
         copying = any(isinstance(node.target, OnCopies) for node in functional.graph.nodes)
         self._rebound = [
@@ -103,7 +103,17 @@ class Base(Fixed):
         """
         if self._is_shared:
             for parts in self._parts:
-                parts.check(lambda known: _current(known, leaves, original), self._capture.inputs)
+                parts.check(lambda known: self._current(known, leaves, original), self._capture.inputs)
+
+    def _current(
+        self, known: Input, leaves: Sequence[Any], original: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """The tensor that ``known`` is now."""
+        now = finder(known, self._capture.inputs)(leaves)
+        if isinstance(known.sources[0], Leaf):
+            tensor: torch.Tensor = now
+            return tensor
+        return original(now) if isinstance(now, torch.Tensor) else original(known.tensor)
 
     @cached_property
     def _is_shared(self) -> bool:
@@ -115,9 +125,9 @@ class Base(Fixed):
         written = {root.region.storage for root in self._roots if root.written}
         return {root for root in self._roots if root.region.storage in written} - self._overwritten
 
-    def reached(self) -> Iterator[torch.Tensor]:
-        """The tensors that the function would find by itself now."""
-        return (tensor for read in self._readers if isinstance(tensor := read(), torch.Tensor))
+    def reached(self, leaves: Sequence[Any]) -> Iterator[torch.Tensor]:
+        """The tensors that the function would find by itself now, besides ``leaves``."""
+        return (tensor for find in self._finders if isinstance(tensor := find(leaves), torch.Tensor))
 
     def kept(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """``inputs`` as a backward may read them: copies of those that are written after the call.
@@ -277,31 +287,6 @@ class _Kept(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor) -> Any:
         """Copies of all examples at once."""
         return _Kept.apply(x), in_dims[0]  # type: ignore[no-untyped-call]  # PyTorch gives it no types
-
-
-def _current(known: Input, leaves: Sequence[Any], original: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """The tensor that ``known`` is now."""
-    source = known.sources[0]
-    if isinstance(source, Leaf):
-        tensor: torch.Tensor = leaves[source.index]
-        return tensor
-    read = _reader(source)
-    assert read is not None  # it is no argument
-    now = read()
-    return original(now) if isinstance(now, torch.Tensor) else original(known.tensor)
-
-
-def _reader(source: Source) -> Callable[[], Any] | None:
-    """What reads the tensor that is at ``source`` now; None for an argument."""
-    match source:
-        case TableEntry(table, key):
-            return partial(table.get, key)
-        case Held(tensor, binding):
-            return (lambda: tensor) if binding is None else binding.read
-        case GradientOf(tensor):
-            return lambda: tensor.grad
-        case Leaf():
-            return None
 
 
 def _root(given: Any) -> Root:

@@ -75,7 +75,7 @@ class Specialisation:
         return bool(
             structure == self.structure
             and differentiated == self.differentiated
-            and all(map(is_plain, self.base.reached()))
+            and all(map(is_plain, self.base.reached(leaves)))
             and self.wrapper.matches(leaves)
         )
 

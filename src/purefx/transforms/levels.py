@@ -152,11 +152,12 @@ class Examples:
         return known
 
     def _made(self, tensor: torch.Tensor) -> _Seen:
-        if self._fakes is None and is_plain(tensor):
-            return tensor, tensor, None
         inner, dims, recorded = below_all(tensor)
-        example = _first(inner, dims)
-        example = recordable(example) if example.is_inference() and not tensor.is_inference() else example
+        example = _first(inner, dims) if dims else primal_of(inner)
+        if example is tensor and self._fakes is None:
+            return tensor, tensor, None
+        if example.is_inference() and not tensor.is_inference():
+            example = recordable(example)
         example = example.detach()
         return tensor, example if self._fakes is None else self._fakes.make(example, "an example"), recorded
 
