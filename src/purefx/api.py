@@ -16,7 +16,7 @@ import purefx.report.check as checking
 from purefx._torch import as_written, is_batching, is_transforming, pytree, untraced, without_modes
 from purefx.autodiff.derived import Gradient
 from purefx.autodiff.partition import Partition, check_partition
-from purefx.capture.arguments import Leaf, alive
+from purefx.capture.arguments import Leaf, alive, flatten
 from purefx.capture.captured import name_of
 from purefx.capture.session import is_capturing
 from purefx.capture.turns import ONE_AT_A_TIME
@@ -34,7 +34,7 @@ from purefx.pipeline import (
 )
 from purefx.program import Program
 from purefx.report.check import CheckReport
-from purefx.report.conditions import Conditions, Guard, varying
+from purefx.report.conditions import Conditions, Guard, other_structure, varying
 from purefx.report.explain import Explanation
 from purefx.report.explain import explain as explain_stages
 from purefx.runtime.leaves import leaves_of
@@ -215,7 +215,7 @@ class Compiled:
         """A specialisation for a call that none fits."""
         if self.specialisations and log.isEnabledFor(logging.INFO):
             nearest = min(self._misfits(leaves, structure), key=len, default=())
-            reason = f"it does not hold that {nearest[0]}" if nearest else "the arguments have another structure"
+            reason = f"it does not hold that {nearest[0]}" if nearest else self._other_structure(args, kwargs)
             log.info("%s: capture %d, as %s", name_of(self.function), self._captures + 1, reason)
         with without_modes():  # a tracer sees the symbols of its own tensors alone
             wrapper = self._specialised(args, kwargs, structure)
@@ -235,6 +235,11 @@ class Compiled:
         """What does not hold of a call, by the specialisation for its structure, the newest first."""
         kept = reversed(self.specialisations.values())
         return [list(conditions.failing(leaves)) for expected, _, conditions in kept if structure == expected]
+
+    def _other_structure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """In what the structure of the arguments is another than that of the last capture."""
+        *_, conditions = self.specialisations[next(reversed(self.specialisations))]
+        return other_structure(conditions, flatten(args, kwargs).names)
 
     def stages(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stages:
         """What a call that no specialisation fits is captured as."""

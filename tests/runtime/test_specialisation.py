@@ -175,7 +175,26 @@ def test_a_call_is_compared_with_what_fits_it_best(caplog: pytest.LogCaptureFixt
                 compiled(x, n)
 
     assert reasons(caplog, calls)[1:] == ["n: == 1", "x: dtype is torch.float64", ""]
-    assert caplog.messages[-1].endswith("as the arguments have another structure")
+    assert caplog.messages[-1].endswith("capture 5, as it is given x[0]")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        (([x],), ([x, x + 1],), "it is given x[1]"),
+        (({"a": x, "b": x + 1},), ({"a": x},), "it is not given x['b']"),
+        (([x],), ((x,),), "a container in the arguments is of another type"),
+        ((x, 1), (x,), "it is not given args[1]"),
+    ],
+)
+def test_what_is_other_in_the_structure_of_the_arguments_is_named(
+    caplog: pytest.LogCaptureFixture, first: tuple[Any, ...], second: tuple[Any, ...], reason: str
+) -> None:
+    compiled = purefx.compile(lambda x, *rest: [x, *rest])
+    with caplog.at_level(logging.INFO, "purefx"):
+        compiled(*first)
+        compiled(*second)
+    assert caplog.messages[-1].endswith(f"capture 2, as {reason}")
 
 
 def test_a_float_is_told_in_the_users_words(caplog: pytest.LogCaptureFixture) -> None:

@@ -139,6 +139,18 @@ class Conditions:
         return words
 
 
+def other_structure(conditions: Conditions, paths: Sequence[str]) -> str:
+    """In what the arguments whose leaves are at ``paths`` have another structure than those that were captured."""
+    given = [renamed(path, conditions.parameters) for path in paths]
+    for name in given:
+        if name not in conditions.leaves:
+            return f"it is given {name}"
+    for name in conditions.leaves:
+        if name not in given:
+            return f"it is not given {name}"
+    return "a container in the arguments is of another type"
+
+
 def varying(misfits: Sequence[Sequence[Guard]]) -> str:
     """What calls differ in: what the guards ask for that fail most often."""
     counts = Counter(aspect for failing in misfits for aspect in dict.fromkeys(guard.aspect for guard in failing))
@@ -223,4 +235,4 @@ class _InWords(ast.NodeTransformer):
                 return ast.Call(self.visit(node.func), [self.visit(x) for x in node.args], node.keywords)
 
 
-__all__ = ["Conditions", "Guard", "varying"]
+__all__ = ["Conditions", "Guard", "other_structure", "varying"]
