@@ -98,7 +98,7 @@ def run_stages(
     try:
         dynamic = dynamic or any(map(has_symbols, pytree.tree_leaves((args, kwargs))))
         with ONE_AT_A_TIME, _no_collections(), outside_transforms():
-            captured = capture(function, args, kwargs, dynamic=dynamic, known=find_number)
+            captured = capture(function, args, kwargs, dynamic=dynamic, known=find_number, transformable=False)
             captured = captured if effects else without_effects(captured)
             replay = infer_replay(captured, values=not effects)
             check_gradients(captured)

@@ -47,6 +47,7 @@ class FakeFactory:
         env = outer.shape_env if outer is not None else None
         self.env = env if env is not None else ShapeEnv(duck_shape=False, specialize_zero_one=True)
         self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
+        self.mode.cache_enabled &= not dynamic  # what it remembers of symbols is used by no other capture
         self.dynamic = dynamic
         self._memories: dict[int, torch.UntypedStorage] = {}
         self._shapes: dict[Hashable, Geometry] = {}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import inspect
 import os
-import sys
 from functools import cache
-from types import FrameType, TracebackType
+from types import TracebackType
 
 import torch
 
@@ -31,7 +31,7 @@ def is_user_file(file: str) -> bool:
 
 def current_line() -> SourceLine | None:
     """The innermost running line of the program, which is outside PyTorch and purefx."""
-    frame: FrameType | None = sys._getframe(1)
+    frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_filename not in _ENDS:
         code = frame.f_code
         if is_user_file(code.co_filename):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -71,19 +71,3 @@ def unchanged_globals() -> Iterator[list[bool]]:
         restore_autocast(autocast)
         torch.set_default_dtype(dtype)
         torch.set_rng_state(seed)
-
-
-@contextmanager
-def without_grad_dependent_kernels() -> Iterator[None]:
-    """Record LSTMs as operators that compute the same in each grad mode: graphs run in another than their program.
-
-    The LSTM of oneDNN has no results for its backward unless gradients are on when it runs.
-    """
-    enabled = cast(bool, torch.backends.mkldnn.enabled)  # a property, of a module
-    torch.backends.mkldnn.set_flags(  # type: ignore[no-untyped-call]  # torch leaves it so
-        enabled and not torch.is_grad_enabled(), _fp32_precision=None
-    )
-    try:
-        yield
-    finally:
-        torch.backends.mkldnn.set_flags(enabled, _fp32_precision=None)  # type: ignore[no-untyped-call]  # as above

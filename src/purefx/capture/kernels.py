@@ -142,7 +142,7 @@ def _depends_on_looks(op: OpOverload) -> bool:
     """
     known = facts(op)
     dependent = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(op.tags)
-    other = dependent or known.out or known.writes_geometry or op is aten.detach.default or op in SEES_STORAGE_SIZES
+    other = dependent or known.out or known.writes_geometry or op is aten.detach.default or op in OWN
     return op.namespace == "aten" and not other
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from purefx._torch import FakeTensor, OpOverload, free_unbacked_symbols, without_modes
+from purefx.onednn import FAKE_KERNELS
 from purefx.operators import aten
 
 
@@ -55,6 +56,7 @@ OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.linalg_lstsq.default: _least_squares,
     aten._has_same_storage_numel.default: _has_same_storage,
     aten.masked_select.default: _chosen,
+    **FAKE_KERNELS,
     aten._new_zeros_with_same_feature_meta.default: _zeros_like_tangent,
 }
 """The kernels, by their operators."""

@@ -1,19 +1,43 @@
-"""LSTMs under vmap: the kernel that a capture runs in the place of oneDNN's takes less than that.
+"""LSTMs: which kernel a capture runs in the place of eager's, oneDNN's, and what it gives to another.
 
-    h, c = zeros(1, 1, 4), zeros(1, 1, 4)
-    vmap(lambda x: lstm(x, (h, c), weights))(xs)      oneDNN's is run for each example
+    lstm(x, (h, c), weights)                          oneDNN's, a call for each layer
+    vmap(lambda x: lstm(x, (h, c), weights))(xs)      oneDNN's in eager, once for each example
 
-PyTorch's own kernel adds, in place, what it computes of ``x`` to what it computes of ``h``, which has no batch.  So the
-state gets the batch of whatever else has one; its values are as they were.
+Of oneDNN's no transform has a rule, nor has it one for sizes that are symbols.  Then PyTorch's own kernel runs, which
+adds, in place, what it computes of ``x`` to what it computes of ``h``, which has no batch.  So the state gets the batch
+of whatever else has one; its values are as they were.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 
-from purefx._torch import below_all
+from purefx._torch import below_all, has_symbolic_sizes, is_transforming, pytree
+
+
+def run_lstm(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, transformable: bool
+) -> Any:
+    """What ``torch.lstm`` returns, by operators of which transforms have rules if they may be ``transformable``."""
+    tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    if not (transformable or is_transforming() or any(map(has_symbolic_sizes, tensors))):
+        return function(*args, **kwargs)
+    with _without_onednn():
+        return function(*with_state_of_examples(args), **kwargs)
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    enabled = cast(bool, torch.backends.mkldnn.enabled)  # a property, of a module
+    torch.backends.mkldnn.set_flags(False, _fp32_precision=None)  # type: ignore[no-untyped-call]  # torch leaves it so
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.set_flags(enabled, _fp32_precision=None)  # type: ignore[no-untyped-call]  # as above
 
 
 def with_state_of_examples(args: tuple[Any, ...]) -> tuple[Any, ...]:

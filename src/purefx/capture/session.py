@@ -49,7 +49,7 @@ from purefx.capture.edges import edge_left, edge_of, edge_of_leaf, is_bare_view,
 from purefx.capture.escapes import check_nothing_escaped
 from purefx.capture.fakes import FakeFactory
 from purefx.capture.frames import current_line
-from purefx.capture.global_state import Ambient, unchanged_globals, without_grad_dependent_kernels
+from purefx.capture.global_state import Ambient, unchanged_globals
 from purefx.capture.named_views import eager_names
 from purefx.capture.owners import find_owners, first_line_of
 from purefx.capture.python_methods import python_methods
@@ -82,13 +82,15 @@ def capture(
     *,
     dynamic: bool = False,
     known: KnownNumber = nothing_known,
+    transformable: bool = True,
 ) -> Capture:
     """Run ``function`` once on fakes of its arguments and return what was seen.
 
+    What is ``transformable`` has operators that transforms have rules for, even where eager runs others.
     ``known`` finds numbers that do not depend on the arguments (see `Recorder`).
     Raises the program's own errors as they are, and a `Refusal` for what cannot be compiled faithfully.
     """
-    return _Session(function, flatten(args, kwargs), known, dynamic=dynamic).run()
+    return _Session(function, flatten(args, kwargs), known, dynamic=dynamic, transformable=transformable).run()
 
 
 @contextmanager
@@ -101,7 +103,9 @@ def _apart() -> Iterator[None]:
 class _Session:
     """The state of one capture.  ``_inputs`` maps the identity of each real tensor to its input."""
 
-    def __init__(self, function: Callable[..., Any], flat: Flat, known: KnownNumber, *, dynamic: bool) -> None:
+    def __init__(
+        self, function: Callable[..., Any], flat: Flat, known: KnownNumber, *, dynamic: bool, transformable: bool
+    ) -> None:
         self._function = function
         self._flat = flat
         self._owners = find_owners(function, flat.leaves, flat.names)
@@ -110,7 +114,7 @@ class _Session:
         self._recorder = Recorder(self._reach, known, self._fakes.mode)
         self._hooked: tuple[tuple[Variable, Any], ...] = ()
         self._inputs: dict[int, Input] = {}
-        self._watching = Watching(capture, self._inputs)
+        self._watching = Watching(capture, self._inputs, transformable=transformable)
         self._leaves: list[Input] = []
         self._hooks: dict[int, tuple[Any, ...]] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
@@ -243,10 +247,9 @@ class _Session:
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             names = eager_names(self._inputs.values(), self._recorder.recording)
-            kernels = without_grad_dependent_kernels()
             _running.depth = getattr(_running, "depth", 0) + 1
             with (
-                names, kernels, python_methods(), refusals(), quiet_fake_tensors(), containers_in_cond(),
+                names, python_methods(), refusals(), quiet_fake_tensors(), containers_in_cond(),
                 renewed_for_functions(), self._watching, seeing_backwards(self._watching),
                 self._fakes.mode, self._recorder,
             ):  # fmt: skip

@@ -16,7 +16,7 @@ from purefx.capture.by_element import BY_ELEMENT, check_not_by_element
 from purefx.capture.captured import Input
 from purefx.capture.meeting import COND, LOOP, is_cond, is_loop
 from purefx.capture.recording import Variable
-from purefx.capture.recurrent import with_state_of_examples
+from purefx.capture.recurrent import run_lstm
 from purefx.capture.tensors import variable_of
 
 
@@ -25,11 +25,13 @@ class Watching(TorchFunctionMode):
 
     ``capture`` captures the branches of ``cond``.  ``inputs`` are those that the program has so far: it may ask for
     gradients among them.  ``hooks`` has the hooks that are registered on tensors, each with the table that it is in.
+    What is recorded of a run that is ``transformable`` has operators that transforms have rules for.
     """
 
-    def __init__(self, capture: Capturing, inputs: Mapping[Any, Input]) -> None:
+    def __init__(self, capture: Capturing, inputs: Mapping[Any, Input], *, transformable: bool) -> None:
         super().__init__()
         self.capture = capture
+        self.transformable = transformable
         self.inputs = inputs
         self.hooks: list[Hook] = []
 
@@ -98,8 +100,8 @@ def _hook(watching: Watching, func: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
-def _lstm(_: Watching, func: Any, args: Any, kwargs: Any) -> Any:
-    return func(*with_state_of_examples(args), **kwargs)
+def _lstm(watching: Watching, func: Any, args: Any, kwargs: Any) -> Any:
+    return run_lstm(func, args, kwargs, transformable=watching.transformable)
 
 
 def _by_element(_: Watching, func: Any, args: Any, kwargs: Any) -> Any:

@@ -61,6 +61,7 @@ from purefx.functional.signature import (
 from purefx.functional.verify import check_functional
 from purefx.functional.writes import InPlace, Writer
 from purefx.layout import holds, same
+from purefx.onednn import in_graph
 from purefx.operators import aten, facts
 
 
@@ -217,7 +218,7 @@ class Rewriter:
             self._scatter(call)
             return
         args, kwargs = self.memory.read_tree(call.args), self.memory.read_tree(call.kwargs)
-        node = self.builder.call(call.runnable, args, kwargs)
+        node = self.builder.call(in_graph(call.runnable, with_grad=call.modes.grad), args, kwargs)
         if isinstance(call.results, SYMBOLS):
             self.builder.number(call.results.node.expr, node)
             return
