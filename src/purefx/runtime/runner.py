@@ -25,6 +25,7 @@ from torch import fx
 from purefx._torch import OpOverload, find_overload, overload_packet, schema_of
 from purefx.functional.shortcuts import constants, is_outer_product, repeated, squeezed, unexpanded
 from purefx.functional.signature import FunctionalGraph
+from purefx.onednn import DIRECT
 from purefx.operators import aten, facts
 from purefx.runtime.spelling import METHODS, Speller, spell_slice
 
@@ -160,7 +161,9 @@ class _RunnerWriter:
             sliced = spell_slice(args[0], node.args[1:], self._sizes(node)[node.args[1] if len(node.args) > 1 else 0])
             if sliced is not None:
                 return sliced
-        target: Any = aten.mul.Tensor if self._unseen and is_outer_product(self._functional, node) else node.target
+        target: Any = node.target
+        if self._unseen:
+            target = aten.mul.Tensor if is_outer_product(self._functional, node) else DIRECT.get(target, target)
         method = METHODS.get(target) or _WRITES.get(target)
         if method is not None:
             return f"{args[0]}.{method}({', '.join([*args[1:], *kwargs])})"
