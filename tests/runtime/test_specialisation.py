@@ -197,6 +197,29 @@ def test_what_is_other_in_the_structure_of_the_arguments_is_named(
     assert caplog.messages[-1].endswith(f"capture 2, as {reason}")
 
 
+def test_what_a_written_argument_is_a_view_of_is_part_of_the_specialisation() -> None:
+    weight = ramp(4).requires_grad_()
+
+    def scaled(a: Tensor, b: Tensor) -> Tensor:
+        a.mul_(weight)
+        return b * 2
+
+    compiled = purefx.compile(scaled)
+    base = torch.ones(8)
+    compiled(base[:4], base.detach()[4:])
+    base = torch.ones(8)
+    assert compiled(base[:4], base[4:]).requires_grad
+    assert captures((ramp(4),), (ramp(8)[:4],), function=lambda x: x.mul_(weight)) == 2
+
+
+def test_the_default_device_is_part_of_the_specialisation_of_what_makes_tensors_of_nothing() -> None:
+    compiled = purefx.compile(lambda: torch.ones(2))
+    assert compiled().device.type == "cpu"
+    with torch.device("meta"):
+        assert compiled().device.type == "meta"
+        assert captures((x,), (x,)) == 1
+
+
 def test_a_float_is_told_in_the_users_words(caplog: pytest.LogCaptureFixture) -> None:
     compiled = purefx.compile(lambda x, n: x * n)
     assert reasons(caplog, lambda: [compiled(ramp(2), n) for n in (0.5, 1.5)]) == ["n: == 0.5"]

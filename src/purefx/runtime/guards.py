@@ -16,10 +16,11 @@ from purefx._torch import ShapeEnv, count_writes_together, is_functorch_wrapped,
 from purefx.capture.arguments import GradientOf, Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input
 from purefx.capture.edges import has_lost_history, is_bare_view, is_view_without_grad
+from purefx.capture.recording import Effect, Storage
 from purefx.layout import Geometry
 from purefx.operators import READS_STORAGE, aten
 from purefx.runtime.spelling import Speller
-from purefx.runtime.support import same_value, sharing
+from purefx.runtime.support import default_device, same_value, sharing
 
 READS_OFFSETS = READS_STORAGE | {
     aten.as_strided_.default,
@@ -133,16 +134,18 @@ def spell_conditions(
         if not isinstance(leaf, torch.Tensor):
             yield _plain_condition(name, leaf, speller)
     offsets = any(call.op in READS_OFFSETS for call in capture.recording)
+    writes = (call for call in capture.recording if call.effect is Effect.WRITE and call.modes.grad)
+    written = {operand.region.storage for call in writes for operand in call.written}
     yield from _looks(capture, speller, names, examples)
     for known in names:
         if offsets and known.before.geometry.is_static:
             yield f"{names[known]}.storage_offset() == {known.before.geometry.offset}"
             yield f"{names[known]}.untyped_storage().nbytes() == {known.before.storage.nbytes}"
         if known not in examples:
-            yield from _gradient_conditions(names[known], known, speller)
+            yield from _gradient_conditions(names[known], known, speller, written)
         yield from _source_conditions(names[known], known, speller, leaves)
-    yield from _sharing_conditions(capture, speller, names, examples)
-    yield from _ambient_conditions(speller)
+    yield from _sharing_conditions(capture, speller, names, examples, written)
+    yield from _ambient_conditions(capture, speller)
     for rebinding in capture.rebindings:
         if rebinding.plain:
             state = speller.name("state_of_" + rebinding.name.rpartition(".")[0], rebinding.table)
@@ -152,12 +155,15 @@ def spell_conditions(
         yield f"{speller.name('modules', ModuleGuard.of(capture.modules))}.holds()"
 
 
-def _ambient_conditions(speller: Speller) -> Iterator[str]:
+def _ambient_conditions(capture: Capture, speller: Speller) -> Iterator[str]:
+    """The state of PyTorch that decides what operators return."""
     enabled = torch.is_autocast_enabled("cpu")
     yield f"torch.is_autocast_enabled('cpu') is {enabled}"
     if enabled:
         yield f"torch.get_autocast_dtype('cpu') is {speller.literal(torch.get_autocast_dtype('cpu'))}"
     yield f"torch.get_default_dtype() is {speller.literal(torch.get_default_dtype())}"
+    if any(not call.operands for call in capture.recording):  # of no tensor that has a device
+        yield f"{speller.name('default_device', default_device)}() == {speller.literal(default_device())}"
 
 
 def _plain_condition(name: str, leaf: Any, speller: Speller) -> str:
@@ -214,18 +220,24 @@ def _part_conditions(name: str, known: Input, speller: Speller) -> Iterator[str]
         yield f"not {speller.name('is_functorch_wrapped', is_functorch_wrapped)}({name})"
 
 
-def _gradient_conditions(name: str, known: Input, speller: Speller) -> Iterator[str]:
-    """What the history of a tensor is."""
-    tensor = known.tensor
-    if tensor.requires_grad and isinstance(known.sources[0], Leaf):
+def _gradient_conditions(name: str, known: Input, speller: Speller, written: Container[Storage]) -> Iterator[str]:
+    """What the history of a tensor is; of what is ``written`` with gradients, a write may make one for its base."""
+    tensor, is_argument = known.tensor, isinstance(known.sources[0], Leaf)
+    if _has_base(known) and (known.before.storage in written or (tensor.requires_grad and is_argument)):
+        yield f"({name}._base is None) is {tensor._base is None}"
+    if tensor.requires_grad and is_argument:
         yield from _history_conditions(name, tensor, speller)
     if tensor.requires_grad and known.was_leaf:  # of what is no leaf, PyTorch warns
         yield f"{name}.grad is {'None' if tensor.grad is None else 'not None'}"
 
 
+def _has_base(known: Input) -> bool:
+    """Whether autograd knows what ``known`` is a view of, if it is one."""
+    return not known.tensor.is_inference()
+
+
 def _history_conditions(name: str, tensor: torch.Tensor, speller: Speller) -> Iterator[str]:
-    """What a tensor that requires grad is: a leaf, a view, a view that has no history."""
-    yield f"({name}._base is None) is {tensor._base is None}"
+    """Whether a tensor that requires grad is a leaf, or a view that has no history."""
     if tensor._base is not None and (is_piece(tensor) or is_view_without_grad(tensor)):
         lost = speller.name("has_lost_history", has_lost_history)
         yield f"{lost}({name}) is {has_lost_history(tensor)}"
@@ -249,7 +261,11 @@ def _source_conditions(name: str, known: Input, speller: Speller, leaves: list[s
 
 
 def _sharing_conditions(
-    capture: Capture, speller: Speller, names: dict[Input, str], examples: Container[Input]
+    capture: Capture,
+    speller: Speller,
+    names: dict[Input, str],
+    examples: Container[Input],
+    written: Container[Storage],
 ) -> Iterator[str]:
     if len(names) < 2:
         return
@@ -268,8 +284,9 @@ def _sharing_conditions(
         if (a.writes or b.writes) and a.before.storage is b.before.storage:
             together = speller.name("count_writes_together", count_writes_together)
             yield f"{together}({names[a]}, {names[b]}) is {count_writes_together(a.tensor, b.tensor)}"
-        told = a.tensor.requires_grad and b.tensor.requires_grad and a not in examples and b not in examples
-        if told and a.before.storage is b.before.storage:
+        told = a not in examples and b not in examples and _has_base(a) and _has_base(b)
+        histories = (a.tensor.requires_grad and b.tensor.requires_grad) or a.before.storage in written
+        if told and histories and a.before.storage is b.before.storage:
             yield f"({names[a]}._base is {names[b]}._base) is {a.tensor._base is b.tensor._base}"
         if a.before == b.before:  # one tensor passed twice would be one input
             yield f"{names[a]} is not {names[b]}"
