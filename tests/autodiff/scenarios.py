@@ -70,6 +70,27 @@ def an_output_is_differentiated_by_a_written_argument(compiled: Compile) -> Any:
 
 
 @scenario
+def an_argument_is_to_keep_its_gradient(compiled: Compile) -> Any:
+    def plain(y: Tensor) -> Tensor:
+        y.retain_grad()
+        return y * 2
+
+    def written(y: Tensor) -> Tensor:
+        y.mul_(2)
+        y.retain_grad()
+        y.add_(1)
+        return y.exp()
+
+    found = []
+    for f in (plain, written):
+        for cut in (lambda y: y, lambda y: y[1:]):
+            y = cut(leaf(3) * 1)
+            compiled(f)(y).sum().backward()
+            found += [y.retains_grad, y.grad]
+    return found
+
+
+@scenario
 def hidden_states_are_returned(compiled: Compile) -> Any:
     layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
     with torch.no_grad():

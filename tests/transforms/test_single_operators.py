@@ -40,6 +40,7 @@ def test_a_tensor_is_split_by_a_tensor() -> None:
     assert purefx.check(lambda x: torch.tensor_split(x, torch.tensor([1, 3])), X[0])
     assert purefx.check(lambda x: x.tensor_split(torch.tensor(2), dim=1), X[0])
     assert purefx.check(torch.tensor_split, X[0], torch.tensor([1, 3]))
+    assert purefx.check(lambda x: torch.tensor_split(x, tensor_indices_or_sections=torch.tensor([1, 3])), X[0])
 
 
 def solved(a: Tensor, b: Tensor) -> Tensor:

@@ -24,7 +24,8 @@ class Input:
 
     ``edge`` is where its gradient leaves the program, as it was before the run; ``base_edge`` that of its ``_base``.
     ``left`` is where those of its views do that live on with a history which it had, and the program has cut off.
-    ``hooks`` are those that the program registers on it, ``late_hooks`` those on what the program has made of it.
+    ``hooks`` are those that the program registers on it, ``late_hooks`` those on what the program has made of it.  From
+    the call on it ``retains_grad`` that is no leaf, as the program has asked.
     """
 
     sources: list[Source]
@@ -41,6 +42,7 @@ class Input:
     left: GradientEdge | None = None
     hooks: tuple[Any, ...] = ()
     late_hooks: tuple[Any, ...] = ()
+    retains_grad: bool = False
 
     @property
     def name(self) -> str:
@@ -110,7 +112,7 @@ class Rebinding:
 def without_effects(capture: Capture) -> Capture:
     """``capture`` as that of a program which binds nothing, registers no hooks and counts no writes."""
     for known in capture.inputs:
-        known.writes, known.hooks, known.late_hooks = 0, (), ()
+        known.writes, known.hooks, known.late_hooks, known.retains_grad = 0, (), (), False
     results = tuple(replace(r, hooks=()) if isinstance(r, TensorResult) else r for r in capture.results)
     return replace(capture, results=results, rebindings=())
 

@@ -336,6 +336,7 @@ class _Session:
             hooks = self._hooks.setdefault(id(known.fake), take_off_hooks(known.fake))
             late = known.variable in self._recorder.histories.changed
             known.hooks, known.late_hooks = ((), hooks) if late else (hooks, ())
+            known.retains_grad = known.fake.retains_grad and not known.tensor.retains_grad
             known.writes += _version(known.fake)
 
 

@@ -88,9 +88,12 @@ def _gradient(watching: Watching, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _split(_: Watching, func: Any, args: Any, kwargs: Any) -> Any:
     """``tensor_split``, which reads the memory of a tensor of places."""
-    if len(args) > 1 and isinstance(args[1], torch.Tensor):
-        args = (args[0], args[1].tolist(), *args[2:])
-    return func(*args, **kwargs)
+    by_name = "tensor_indices_or_sections"
+    places = kwargs[by_name] if by_name in kwargs else args[1] if len(args) > 1 else None
+    if not isinstance(places, torch.Tensor):
+        return func(*args, **kwargs)
+    rest = {name: x for name, x in kwargs.items() if name != by_name}
+    return func(args[0], places.tolist(), *args[2:], **rest)
 
 
 def _hook(watching: Watching, func: Any, args: Any, kwargs: Any) -> Any:

@@ -199,8 +199,12 @@ def _facts_of_result(result: object) -> Facts:
 
 
 def _structure(tree: object) -> str:
-    """The containers of a pytree and its leaves; of tensors, rounded numbers and objects only the type."""
-    return str(pytree.tree_map(_leaf_text, tree))
+    """The containers of a pytree and its leaves; of tensors, rounded numbers and objects only the type.
+
+    The containers are not made anew with other leaves: some look at what they are given (`PackedSequence`).
+    """
+    leaves, containers = pytree.tree_flatten(tree)
+    return f"{[_leaf_text(leaf) for leaf in leaves]} in {containers}"
 
 
 def _leaf_text(leaf: object) -> object:
@@ -235,6 +239,7 @@ _ATTRIBUTES: Mapping[str, Callable[[Tensor], Fact]] = {
     "is_neg": lambda tensor: str(tensor.is_neg()),
     "is_inference": lambda tensor: str(tensor.is_inference()),
     "is_leaf": lambda tensor: str(tensor.is_leaf),
+    "retains_grad": lambda tensor: str(tensor.retains_grad),
     "grad_fn": lambda tensor: _node_name(tensor),
     "grad": lambda tensor: "None" if not tensor.is_leaf or tensor.grad is None else _elements(tensor.grad),
 }

@@ -115,6 +115,7 @@ def emit_late_leaves(scope: Scope) -> list[str]:
         lines += [f"{name}.register_hook({scope.speller.name('hook', hook)})" for hook in result.hooks]
         if not is_begun(fake) and not is_bare_view(fake) and fake.retains_grad:
             lines.append(f"{name}.retain_grad()")
+    lines += [f"{name}.retain_grad()" for known, name in scope.inputs.items() if known.retains_grad]
     lines += emit_hooks_between(scope)
     return _with_grad(scope, list(dict.fromkeys(lines)))
 
