@@ -551,3 +551,12 @@ def test_a_branch_that_reads_a_size_that_depends_on_a_number_is_refused_with_ope
         purefx.trace(branches, ramp(4), torch.tensor(2))
     assert caught.value.where is not None
     assert caught.value.where.function == "branches"
+
+
+def test_a_hook_that_runs_after_a_gradient_was_accumulated_is_refused() -> None:
+    def program(x: Tensor) -> Tensor:
+        x.register_post_accumulate_grad_hook(lambda leaf: None)
+        return x * 2
+
+    with pytest.raises(purefx.UnsupportedOperator, match="register it outside of the function"):
+        purefx.compile(program)(torch.ones(2, requires_grad=True))

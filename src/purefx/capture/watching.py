@@ -14,10 +14,12 @@ from purefx.capture.beyond import check_within
 from purefx.capture.branches import Capturing, choose, is_transformed, loop, without_derivatives
 from purefx.capture.by_element import BY_ELEMENT, check_not_by_element
 from purefx.capture.captured import Input
+from purefx.capture.frames import current_line
 from purefx.capture.meeting import COND, LOOP, is_cond, is_loop
 from purefx.capture.recording import Variable
 from purefx.capture.recurrent import run_lstm
 from purefx.capture.tensors import variable_of
+from purefx.errors import UnsupportedOperator
 
 
 class Watching(TorchFunctionMode):
@@ -103,6 +105,14 @@ def _hook(watching: Watching, func: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
+def _late_hook(_: Watching, func: Any, args: Any, kwargs: Any) -> Any:
+    raise UnsupportedOperator(
+        "the program registers a hook that runs when a gradient has been accumulated",
+        where=current_line(),
+        remedy="register it outside of the function, once",
+    )
+
+
 def _lstm(watching: Watching, func: Any, args: Any, kwargs: Any) -> Any:
     return run_lstm(func, args, kwargs, transformable=watching.transformable)
 
@@ -119,6 +129,7 @@ _WATCHED: dict[Any, Callable[[Watching, Any, Any, Any], Any]] = {
     torch.tensor_split: _split,
     torch.Tensor.tensor_split: _split,
     torch.Tensor.register_hook: _hook,
+    torch.Tensor.register_post_accumulate_grad_hook: _late_hook,
     torch.lstm: _lstm,
     **dict.fromkeys(BY_ELEMENT, _by_element),
 }
