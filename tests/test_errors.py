@@ -558,5 +558,5 @@ def test_a_hook_that_runs_after_a_gradient_was_accumulated_is_refused() -> None:
         x.register_post_accumulate_grad_hook(lambda leaf: None)
         return x * 2
 
-    with pytest.raises(purefx.UnsupportedOperator, match="register it outside of the function"):
+    with pytest.raises(errors.UnsupportedOperator, match="register it outside of the function"):
         purefx.compile(program)(torch.ones(2, requires_grad=True))

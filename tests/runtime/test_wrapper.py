@@ -106,7 +106,7 @@ def matches(leaves):
         is_grad_enabled() is False
         and torch.is_inference_mode_enabled() is False
         and type(at) is int and at == 1
-        and (looks.check(arg0, arg1) or
+        and (looks.check(arg0, arg1) or (
             type(arg0) is Tensor
             and arg0.dtype is torch.float32
 '''

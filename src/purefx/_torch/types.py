@@ -24,13 +24,13 @@ from torch.fx.experimental.symbolic_shapes import (
     free_unbacked_symbols,
 )
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp  # gives nodes the fake values that partitioners read
-from torch.utils._python_dispatch import TorchDispatchMode as WrappedMode  # the documented way to see operators
+from torch.utils._python_dispatch import TorchDispatchMode  # the documented way to see operators
 from torch.utils._sympy.interp import sympy_interp  # lowers a size expression to graph nodes
 from torch.utils._sympy.printers import PythonPrinter  # prints a size expression as Python
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 
-class TorchDispatchMode(WrappedMode):  # type: ignore[no-untyped-call]  # torch leaves its __init_subclass__ untyped
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its __init_subclass__ untyped
     """A dispatch mode that is not wrapped once more to keep Dynamo out of each operator: Dynamo is away already."""
 
     @classmethod
@@ -42,6 +42,7 @@ __all__ = [
     "ConstantSource",
     "DataDependentOutputException",
     "DimDynamic",
+    "DispatchMode",
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
@@ -53,7 +54,6 @@ __all__ = [
     "PythonReferenceAnalysis",
     "ShapeEnv",
     "StatelessSymbolicContext",
-    "TorchDispatchMode",
     "UnsupportedFakeTensorException",
     "UnsupportedOperatorException",
     "free_unbacked_symbols",

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from purefx._torch import TorchDispatchMode, outer_fake_mode, pytree, set_version, storage_key, without_modes
+from purefx._torch import DispatchMode, outer_fake_mode, pytree, set_version, storage_key, without_modes
 from purefx.capture.effects import written_tensors
 
 COND = torch.ops.higher_order.cond
 LOOP = torch.ops.higher_order.while_loop
 
 
-class _Passing(TorchDispatchMode):
+class _Passing(DispatchMode):
     """Notes the storages that are ``written``.  While a mode is active, Dynamo keeps out of ``cond`` in a branch."""
 
     def __init__(self) -> None:

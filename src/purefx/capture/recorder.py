@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from purefx._torch import (
+    DispatchMode,
     FakeTensor,
     FakeTensorMode,
     OpOverload,
-    TorchDispatchMode,
     count_writes_together,
     in_forward_mode,
     is_seen_by_modes,
@@ -72,7 +72,7 @@ _DEVICE = torch.ops.prim.device.default
 KnownNumber = Callable[[Recording, Operand], int | float | bool | complex | None]
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(DispatchMode):
     """Records every operator that runs under it.
 
     ``lift`` is called with each real tensor that the program uses and that is no argument (a tensor of a

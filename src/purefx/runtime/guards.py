@@ -32,6 +32,14 @@ READS_OFFSETS = READS_STORAGE | {
 """Operators whose arguments count from the start of the storage, or that ask for its size."""
 
 
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """Conditions on how tensors look: those of ``each``, which hold if ``check``, one look at all, does."""
+
+    check: str
+    each: tuple[str, ...]
+
+
 _ASKED = ("training", "submodules", "names of parameters", "names of buffers", "forward hooks", "forward pre-hooks")
 """What the entries of the state of a module are."""
 
@@ -123,7 +131,7 @@ def spell_sources(capture: Capture, speller: Speller, names: dict[Input, str]) -
 
 def spell_conditions(
     capture: Capture, speller: Speller, names: dict[Input, str], leaves: list[str], examples: Container[Input] = ()
-) -> Iterator[str]:
+) -> Iterator[str | Looks]:
     """Everything that must hold of the inputs with ``names``, cheapest and most telling first.
 
     Nothing of the history of ``examples``.
@@ -178,20 +186,21 @@ def _plain_condition(name: str, leaf: Any, speller: Speller) -> str:
     return f"{speller.name('same_value', same_value)}({name}, {speller.literal(leaf)})"
 
 
-def _looks(capture: Capture, speller: Speller, names: dict[Input, str], examples: Container[Input]) -> Iterator[str]:
-    """That the tensors look as they did, by one look at all of them, or else by one at each."""
-    conditions: list[str] = []
+def _looks(
+    capture: Capture, speller: Speller, names: dict[Input, str], examples: Container[Input]
+) -> Iterator[str | Looks]:
+    """That the tensors look as they did."""
+    each: list[str] = []
     for known in names:
-        conditions += _tensor_conditions(names[known], known, speller)
+        each += _tensor_conditions(names[known], known, speller)
         if known not in examples:
-            conditions += _part_conditions(names[known], known, speller)
+            each += _part_conditions(names[known], known, speller)
     seen = [known.tensor.detach() if known in examples else known.tensor for known in names]
     looks = looks_of(seen) if seen and not capture.dynamic else None
     if looks is None:
-        yield from conditions
+        yield from each
     else:
-        each = "\n            and ".join(conditions)
-        yield f"({speller.name('looks', looks)}.check({', '.join(names.values())}) or\n            {each})"
+        yield Looks(f"{speller.name('looks', looks)}.check({', '.join(names.values())})", tuple(each))
 
 
 def _tensor_conditions(name: str, known: Input, speller: Speller) -> Iterator[str]:

@@ -12,7 +12,7 @@ def run(x, buffer):
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from types import FunctionType
@@ -27,7 +27,7 @@ from purefx.runtime.body import emit_graph_call
 from purefx.runtime.detaching import emit_late_detaching, late_views
 from purefx.runtime.differentiable import Derivatives
 from purefx.runtime.epilogue import emit_rebinding, emit_return, emit_statements
-from purefx.runtime.guards import spell_conditions, spell_geometries, spell_sources
+from purefx.runtime.guards import Looks, spell_conditions, spell_geometries, spell_sources
 from purefx.runtime.history import (
     begin_turned,
     emit_history,
@@ -168,9 +168,18 @@ def _read_symbols(scope: Scope) -> list[str]:
     return [f"{symbol} = {where}" for symbol, where in scope.symbols.items()]
 
 
-def _joined(conditions: list[str]) -> list[str]:
-    return [conditions[0], *(f"and {c}" for c in conditions[1:])]
+def _joined(conditions: Sequence[str | Looks]) -> list[str]:
+    """The lines of a conjunction."""
+    lines: list[str] = []
+    for condition in conditions:
+        first, *rest = _either(condition) if isinstance(condition, Looks) else [condition]
+        lines += [f"and {first}" if lines else first, *rest]
+    return lines
 
 
-def _conjunction(conditions: list[str]) -> list[str]:
-    return ["    return (", *(f"        {c}" for c in _joined(conditions)), "    )"]
+def _either(looks: Looks) -> list[str]:
+    return [f"({looks.check} or (", *indented(_joined(looks.each)), "))"]
+
+
+def _conjunction(conditions: Sequence[str | Looks]) -> list[str]:
+    return ["    return (", *indented(indented(_joined(conditions))), "    )"]
