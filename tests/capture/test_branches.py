@@ -220,10 +220,6 @@ def test_branches_that_return_other_containers_raise() -> None:
         purefx.trace(lambda x: torch.cond(x.sum() > 1, lambda x: x + 1, lambda x: (x + 2,), (x,)), W)
 
 
-def looped(x: Tensor) -> Any:
-    return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * x), (torch.tensor(0), x))[1]
-
-
 def scanned(x: Tensor) -> Any:
     return scan(lambda carry, y: (carry + y, carry * y), x[0], x)[1]
 
@@ -232,14 +228,14 @@ def mapped(x: Tensor) -> Any:
     return map_each(lambda y: y.sin(), x)
 
 
-@pytest.mark.parametrize("f", [looped, scanned, mapped])
-def test_derivatives_and_batches_of_loops_are_refused(f: Function) -> None:
+@pytest.mark.parametrize("f", [scanned, mapped])
+def test_other_loops_are_refused(f: Function) -> None:
     compiled = purefx.compile(f)
     with pytest.raises(errors.UnsupportedOperator, match="Python loop"):
         compiled(W.clone().requires_grad_())
     for transformed in (torch.func.grad(lambda x: compiled(x).sum()), torch.func.vmap(compiled)):
         with pytest.raises(errors.UnsupportedOperator, match="Python loop"):
-            transformed(XS if transformed.__name__ == "wrapped" and f is not looped else torch.stack([W, W]))
+            transformed(XS if transformed.__name__ == "wrapped" else torch.stack([W, W]))
 
 
 def test_a_loop_that_carries_a_number_is_refused() -> None:
@@ -290,8 +286,3 @@ IN_BACKWARDS: dict[str, Function] = {
 @pytest.mark.parametrize("name", IN_BACKWARDS)
 def test_a_backward_may_choose_and_loop(name: str) -> None:
     assert_same_as_eager(IN_BACKWARDS[name], lambda: (W.clone().requires_grad_(),), system=purefx.compile)
-
-
-def test_a_tangent_of_a_loop_is_refused() -> None:
-    with pytest.raises(errors.UnsupportedOperator, match="while_loop"):
-        torch.func.jvp(purefx.compile(looped), (W,), (W,))

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch._C._dynamo.guards import TensorGuards  # compares tensors with what they were, many times faster than Python
+from torch.overrides import _pop_mode_temporarily  # there is no public way to leave a mode
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
@@ -108,6 +109,12 @@ def unseen_by_modes() -> AbstractContextManager[Any]:
     """Let no mode see the functions of PyTorch that Python calls."""
     unseen: AbstractContextManager[Any] = torch._C.DisableTorchFunction()
     return unseen
+
+
+def left_function_mode() -> AbstractContextManager[Any]:
+    """Leave the innermost mode that sees the functions of PyTorch; there is one."""
+    left: AbstractContextManager[Any] = _pop_mode_temporarily()
+    return left
 
 
 def takes_hooks_off(func: Callable[..., Any]) -> bool:

@@ -13,12 +13,19 @@ Tensors = tuple[torch.Tensor, ...]
 Branch = Callable[..., Tensors]
 
 
-class Gradient:
+class Derived:
+    """What is made of a ``branch``: called by ``what`` it is of that."""
+
+    def __init__(self, branch: Branch, what: str) -> None:
+        self.__name__ = f"{what} {name_of(branch)}"
+
+
+class Gradient(Derived):
     """The gradients of ``branch`` with respect to the operands ``wrt``, for cotangents of its ``inexact`` results."""
 
     def __init__(self, branch: Branch, wrt: Sequence[int], inexact: Sequence[int]) -> None:
+        super().__init__(branch, "the gradient of")
         self._of = _Chosen(branch, wrt, inexact)
-        self.__name__ = f"the gradient of {name_of(branch)}"
 
     def __call__(self, *given: torch.Tensor) -> Tensors:
         """The gradients, of operands and cotangents."""
@@ -27,13 +34,13 @@ class Gradient:
         return tuple(pull(cotangents))
 
 
-class Tangent:
+class Tangent(Derived):
     """The tangents of the ``inexact`` results of ``branch``, for tangents of the operands ``wrt``."""
 
     def __init__(self, branch: Branch, wrt: Sequence[int], inexact: Sequence[int]) -> None:
+        super().__init__(branch, "the tangent of")
         self._of = _Chosen(branch, wrt, inexact)
         self._count = len(wrt)
-        self.__name__ = f"the tangent of {name_of(branch)}"
 
     def __call__(self, *given: torch.Tensor) -> Tensors:
         """The tangents, of operands and their tangents."""
@@ -68,12 +75,12 @@ class _Chosen:
         return run
 
 
-class Batch:
+class Batch(Derived):
     """``branch`` of each of ``size`` examples; ``dims`` tells where the operands have their batch."""
 
     def __init__(self, branch: Branch, dims: Sequence[int | None], size: int, randomness: str) -> None:
+        super().__init__(branch, "a batch of")
         self._branch, self._dims, self._size, self._randomness = branch, tuple(dims), size, randomness
-        self.__name__ = f"a batch of {name_of(branch)}"
 
     def __call__(self, *operands: torch.Tensor) -> Tensors:
         """The results of all examples, with the batch first."""

@@ -6,7 +6,7 @@
     its tangent                cond(p, the tangent of f, the tangent of g, (x, tangent))
     its batch                  cond(p, f of each example, g of each, (xs,)); where p has a batch, both and a choice
     f writes a tensor          cond(p, f on a copy of it, g, (x, it)) returns it last, and it is written after
-    while_loop(p, f, (x,))     likewise: what f writes is carried after x
+    while_loop(p, f, (x,))     likewise: what f writes is carried after x; its derivatives are in `loops`
 
 PyTorch's own gradient of ``cond`` traces the branches, and takes those that Dynamo has seen alone.
 """
@@ -15,72 +15,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
 import torch
 
-from purefx._torch import (
-    FakeTensorMode,
-    is_plain,
-    outer_fake_mode,
-    pytree,
-    storage_key,
-    untraced,
-    without_modes,
-)
+from purefx._torch import is_plain, left_function_mode, pytree, storage_key, untraced
+from purefx.capture.bodies import CapturedBody, Capturing
 from purefx.capture.branch_derivatives import Batch, Branch, Gradient, Tangent, Tensors
-from purefx.capture.captured import Capture, name_of
+from purefx.capture.captured import name_of
 from purefx.capture.frames import current_line
-from purefx.capture.meeting import COND, LOOP, Body, Meeting, met
+from purefx.capture.loops import RUNS, Loop
+from purefx.capture.meeting import COND, Body, Meeting, met
 from purefx.errors import UnsupportedOperator
 from purefx.operators import is_inexact
-
-Capturing = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Capture]
-"""What captures a function of arguments."""
-
-
-def without_derivatives(what: str) -> UnsupportedOperator:
-    """The refusal of ``what``, which would need the derivatives of a loop."""
-    return UnsupportedOperator(what, where=current_line(), remedy="use a Python loop over sizes, or torch.cond")
-
-
-def is_transformed(x: Any) -> bool:
-    """Whether a derivative of ``x`` may be asked for, or a transform has wrapped it."""
-    if not isinstance(x, torch.Tensor):
-        return False
-    return (x.requires_grad and torch.is_grad_enabled()) or not is_plain(x)
-
-
-class CapturedBody(Body):
-    """A branch as it was ``captured``: where it ran, the tensors that it reaches by itself were fakes."""
-
-    def __init__(self, branch: Branch, operands: Tensors, capture: Capturing) -> None:
-        self._branch: Branch | None = branch
-        self.__name__ = name_of(branch)
-        self.captured = replace(capture(self, tuple(map(_like, operands)), {}), function=self)
-
-    def __call__(self, *operands: torch.Tensor) -> Tensors:
-        """What the branch returns, in memory that is none of its operands'; derivatives lie dense."""
-        assert self._branch is not None  # until its cond has run
-        results = self._branch(*operands)
-        if not isinstance(self._branch, _Flat | _Ordered):
-            results = tuple(x.contiguous().reshape(-1).view(x.shape) for x in results)  # dimensions of size 1 too
-        given = set(map(storage_key, operands))
-        return tuple(x.clone() if storage_key(x) in given else x for x in results)
-
-    def let_go(self) -> None:
-        """Keep nothing that the branch keeps."""
-        self._branch = None
-
-
-class _Test(CapturedBody):
-    """What tells whether a loop goes on: a tensor by itself."""
-
-    def __call__(self, *operands: torch.Tensor) -> Any:
-        """That tensor."""
-        return super().__call__(*operands)[0]
 
 
 @untraced
@@ -101,9 +49,14 @@ def choose(
 
 @untraced
 def loop(
-    capture: Capturing, test: Callable[..., Any], step: Callable[..., Any], carried: Tensors, additional: Tensors
+    capture: Capturing,
+    op: Any,
+    test: Callable[..., Any],
+    step: Callable[..., Any],
+    carried: Tensors,
+    additional: Tensors,
 ) -> Tensors:
-    """``while_loop`` of what the program gives to it: what its body writes is carried too."""
+    """What ``op``, a ``while_loop``, makes of what the program gives to it: what its body writes is carried too."""
     leaves, structure = pytree.tree_flatten((*carried, *additional))
     if not all(isinstance(x, torch.Tensor) for x in carried):
         raise UnsupportedOperator(
@@ -111,18 +64,14 @@ def loop(
         )
     functions = [_of_tensors(body, leaves, structure) for body in (test, step)]
     (check, body), given, written = _flattened(capture, functions, _tensors(leaves))
-    if any(map(is_transformed, given)):
-        raise without_derivatives("a derivative or a batch of while_loop")
     if any(i < len(carried) for i in written):
         raise _writing("what a loop carries")
     order = [*range(len(carried)), *written, *(i for i in range(len(carried), len(given)) if i not in written)]
     count = len(carried) + len(written)
     operands = tuple(given[i].contiguous() if i in written else given[i] for i in order)
-    bodies = [kind(_Ordered(f, order), operands, capture) for kind, f in ((_Test, check), (CapturedBody, body))]
-    found = LOOP(*bodies, operands[:count], operands[count:])
-    for each in bodies:
-        each.let_go()
-    return _without_written(tuple(found), given, written)
+    with left_function_mode():  # the bodies see to what they meet by themselves
+        found = RUNS[op](Loop(capture, _Ordered(check, order), _Ordered(body, order), count), operands)
+    return _without_written(found, given, written)
 
 
 def _flattened(
@@ -203,9 +152,9 @@ class _Replacing(Meeting):
         """What the ``cond`` gives; its branches run in this mode too."""
         return choose(self._capture, pred, true_fn, false_fn, operands)
 
-    def run_loop(self, test: Any, step: Any, carried: Any, additional: Any) -> Any:
-        """What the ``while_loop`` gives."""
-        return loop(self._capture, test, step, carried, additional)
+    def run_loop(self, op: Any, test: Any, step: Any, carried: Any, additional: Any) -> Any:
+        """What the loop gives."""
+        return loop(self._capture, op, test, step, carried, additional)
 
 
 class _Flat:
@@ -332,9 +281,3 @@ class _Choice(torch.autograd.Function):
             pairs = zip(*(batch(*operands) for batch in batches), strict=True)
             found = tuple(torch.where(which.reshape(-1, *[1] * (x.dim() - 1)), x, y) for x, y in pairs)
         return found, (0,) * len(found)
-
-
-def _like(x: torch.Tensor) -> torch.Tensor:
-    """A fake that looks like ``x``."""
-    with without_modes(), outer_fake_mode([x]) or FakeTensorMode():
-        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)

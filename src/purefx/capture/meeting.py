@@ -16,6 +16,8 @@ from purefx.capture.effects import written_tensors
 
 COND = torch.ops.higher_order.cond
 LOOP = torch.ops.higher_order.while_loop
+STACKING = torch.ops.higher_order.while_loop_stack_output
+"""A loop that returns what it carries after each step; what it was given if there is none."""
 
 
 class _Passing(DispatchMode):
@@ -52,8 +54,8 @@ class Meeting(TorchFunctionMode, ABC):
         """What a ``cond`` in the branch gives."""
 
     @abstractmethod
-    def run_loop(self, test: Any, step: Any, carried: Any, additional: Any) -> Any:
-        """What a ``while_loop`` in the branch gives."""
+    def run_loop(self, op: Any, test: Any, step: Any, carried: Any, additional: Any) -> Any:
+        """What a loop in the branch gives, with ``op``."""
 
     def forget(self) -> None:
         """Let all tensors go."""
@@ -73,16 +75,19 @@ class Meeting(TorchFunctionMode, ABC):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What ``func`` gives."""
         args, kwargs = pytree.tree_map(self.stand_in, (args, kwargs or {}))
+        result = self._run(func, args, kwargs)
+        made = (x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and id(x) not in self._known)
+        self._returned.update((id(x), weakref.ref(x)) for x in made)
+        return result
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         if is_cond(func, args):
             with self:
                 return self.run_cond(*args, **kwargs)
         if is_loop(func, args):
             with self:
-                return self.run_loop(*args)
-        result = func(*args, **kwargs)
-        made = (x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and id(x) not in self._known)
-        self._returned.update((id(x), weakref.ref(x)) for x in made)
-        return result
+                return self.run_loop(func, *args)
+        return func(*args, **kwargs)
 
 
 class _Noting(Meeting):
@@ -106,7 +111,7 @@ class _Noting(Meeting):
         false_fn(*operands)
         return result
 
-    def run_loop(self, test: Any, step: Any, carried: Any, additional: Any) -> Any:
+    def run_loop(self, op: Any, test: Any, step: Any, carried: Any, additional: Any) -> Any:
         """What the body gives, after both have run."""
         test(*carried, *additional)
         return step(*carried, *additional)
@@ -133,8 +138,8 @@ def is_cond(func: Any, args: Sequence[Any]) -> bool:
 
 
 def is_loop(func: Any, args: Sequence[Any]) -> bool:
-    """Whether ``func`` is a ``while_loop`` that the program calls: what it runs are no bodies yet."""
-    return func is LOOP and not isinstance(args[1], Body)
+    """Whether ``func`` is a loop that the program calls: what it runs are no bodies yet."""
+    return (func is LOOP or func is STACKING) and not isinstance(args[1], Body)
 
 
 class Body:

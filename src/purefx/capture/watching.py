@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from purefx._torch import HigherOrderOperator, pytree
+from purefx._torch import HigherOrderOperator
 from purefx.capture.beyond import check_within
-from purefx.capture.branches import Capturing, choose, is_transformed, loop, without_derivatives
+from purefx.capture.bodies import Capturing
+from purefx.capture.branches import choose, loop
 from purefx.capture.by_element import BY_ELEMENT, check_not_by_element
 from purefx.capture.captured import Input
 from purefx.capture.frames import current_line
-from purefx.capture.meeting import COND, LOOP, is_cond, is_loop
+from purefx.capture.meeting import COND, LOOP, STACKING, is_cond, is_loop
 from purefx.capture.recording import Variable
 from purefx.capture.recurrent import run_lstm
 from purefx.capture.tensors import variable_of
@@ -67,19 +68,21 @@ def _cond(watching: Watching, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _while_loop(watching: Watching, func: Any, args: Any, kwargs: Any) -> Any:
-    """``while_loop``, which has a functional form and no derivatives; or UnsupportedOperator."""
-    if any(map(is_transformed, pytree.tree_leaves(args))):
-        raise without_derivatives("a derivative or a batch of while_loop")
+    """``while_loop``, which has derivatives of any order."""
     if not is_loop(func, args):
         return func(*args, **kwargs)
     with watching:
-        return loop(watching.capture, *args)
+        return loop(watching.capture, func, *args)
 
 
 def _body_runner(_: Watching, func: Any, args: Any, kwargs: Any) -> Any:
     """Another operator that runs functions; UnsupportedOperator of a loop that no graph can hold."""
     if func.__name__ in ("scan", "map_impl"):
-        raise without_derivatives(f"{func.__name__} in a program")
+        raise UnsupportedOperator(
+            f"{func.__name__} in a program",
+            where=current_line(),
+            remedy="use a Python loop over sizes, while_loop or torch.cond",
+        )
     return func(*args, **kwargs)
 
 
@@ -125,6 +128,7 @@ def _by_element(_: Watching, func: Any, args: Any, kwargs: Any) -> Any:
 _WATCHED: dict[Any, Callable[[Watching, Any, Any, Any], Any]] = {
     COND: _cond,
     LOOP: _while_loop,
+    STACKING: _while_loop,
     torch.autograd.grad: _gradient,
     torch.tensor_split: _split,
     torch.Tensor.tensor_split: _split,

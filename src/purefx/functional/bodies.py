@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 
 from purefx._torch import FakeTensorMode, ShapeEnv, pytree
 from purefx.analysis.replay import Fresh, Plain, Replay
-from purefx.capture.branches import CapturedBody
+from purefx.capture.bodies import CapturedBody
 from purefx.capture.captured import Capture, TensorResult, name_of
 from purefx.capture.fakes import fake_like
 from purefx.capture.recording import Call, Operand, Variable, operands_of
@@ -18,7 +18,11 @@ from purefx.functional.builder import Builder, unknown_number
 from purefx.functional.signature import Functional, ResultOutput, SymbolInput, WrittenOutput, module_of
 from purefx.functional.verify import returned
 
-_OPERANDS: dict[str, slice] = {"cond": slice(3, None), "while_loop": slice(2, None)}
+_OPERANDS: dict[str, slice] = {
+    "cond": slice(3, None),
+    "while_loop": slice(2, None),
+    "while_loop_stack_output": slice(2, None),
+}
 """Where the operands of the bodies stand among the arguments, for the operators whose bodies are understood."""
 
 

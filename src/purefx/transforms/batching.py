@@ -341,6 +341,7 @@ _FREE: dict[Any, Callable[..., Any]] = {
     aten.index_select.default: _index_select,
     aten.linalg_lu_solve.default: _lu_solve,
     aten.select_scatter.default: _select_scatter,
+    aten.sym_size.int: lambda x, dim: x.shape[dim],
     operator.getitem: operator.getitem,
     **NORMALIZATION,
 }

@@ -22,6 +22,7 @@ from purefx.analysis.replay import infer_replay
 from purefx.capture.arguments import Leaf, Source
 from purefx.capture.captured import name_of, without_effects
 from purefx.capture.fakes import has_symbols
+from purefx.capture.loops import known_sizes
 from purefx.capture.owners import find_owners
 from purefx.capture.recording import Storage, Variable
 from purefx.capture.session import capture
@@ -118,7 +119,7 @@ class Composer:
                 remedy="compile the transform of the function, or trace it with the sizes of the arguments",
             )
         args, kwargs = pytree.tree_unflatten(leaves, pytree.tree_structure((args, kwargs)))
-        with Steering() as steering, told_within() as told:
+        with Steering() as steering, told_within() as told, known_sizes():
             captured = capture(self.function, args, kwargs, known=find_number)
             within = told()
         teller = max(within, steering.teller, infer_teller(captured))

@@ -20,6 +20,7 @@ from purefx._torch import OpOverload, is_traced_by_proxies, outside_transforms, 
 from purefx.analysis.replay import Fresh, Replay
 from purefx.capture.arguments import Held, Leaf
 from purefx.capture.captured import Capture, TensorResult
+from purefx.capture.loops import known_sizes
 from purefx.capture.session import capture, is_capturing
 from purefx.compilers import Backend, Compilers
 from purefx.errors import TransformRefused
@@ -140,7 +141,8 @@ def capture_values(function: Callable[..., Tensors], examples: Sequence[torch.Te
 
     def apart(*inputs: torch.Tensor) -> Tensors:
         """Values without histories: a history would hold what the programs that it has run hold."""
-        outputs = function(*inputs)
+        with known_sizes():
+            outputs = function(*inputs)
         values = {id(x): without_overlap(x).detach() for x in outputs}
         return tuple(values[id(x)] for x in outputs)
 

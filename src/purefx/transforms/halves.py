@@ -203,9 +203,10 @@ class Backward(Fixed):
 def _differentiable(graph: Graph, inputs: Tensors) -> list[bool] | None:
     """Which outputs of ``graph`` have gradients: not the mean that ``native_layer_norm`` returns, for one.
 
-    None where it has inputs that have none, such as the running mean of ``native_batch_norm``.
+    None where it has inputs that have none, such as the running mean of ``native_batch_norm``, or where it loops: fakes
+    without symbols know nothing of ``while_loop``.
     """
-    with torch.enable_grad(), suppress(RuntimeError):
+    with torch.enable_grad(), suppress(RuntimeError, AttributeError):
         given = [x.detach().requires_grad_() if is_inexact(x.dtype) else x for x in inputs]
         return [x.requires_grad for x in graph.batchable()(*given)]
     return None
