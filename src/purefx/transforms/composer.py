@@ -40,6 +40,7 @@ from purefx.runtime.scope import Scope, indented
 from purefx.runtime.wrapper import Wrapper, compile_wrapper
 from purefx.runtime.write_back import chained
 from purefx.transforms.base import Base
+from purefx.transforms.beyond import is_refused_outside, write_below
 from purefx.transforms.gradients import (
     Steering,
     Teller,
@@ -214,8 +215,10 @@ def check_hook(tensor: torch.Tensor, name: str) -> None:
 def _write_back(scope: Scope) -> list[str]:
     """Writes of new values, once all of them are known to be possible."""
     written = [o for o in scope.functional.outputs if isinstance(o, WrittenOutput)]
-    check, writes = scope.speller.name("check_batch", check_batch), []
-    checks = []
+    check = scope.speller.name("check_batch", check_batch)
+    checks: list[str] = []
+    refusable: list[str] = []
+    below: list[str] = []
     for output in written:
         chain = chain_between(output.root.region, output.region)
         if chain is None:
@@ -224,14 +227,20 @@ def _write_back(scope: Scope) -> list[str]:
                 where=last_write(scope.capture.recording, output.region.storage),
                 remedy="write to a clone, and return it",
             )
-        target, value = chained(scope, scope.roots[output.root], chain), scope.outputs[output]
+        root, value = scope.roots[output.root], scope.outputs[output]
         where = last_write(scope.capture.recording, output.region.storage)
         line = scope.speller.name("line", where)
-        checks.append(f"{check}({scope.roots[output.root]}, {value}, {_names(output)!r}, {line})")
-        write = [f"{target}.copy_({value})"]
-        seen = _is_seen(scope, output.root.region.storage)
-        writes += write if seen else [f"with {scope.no_grad()}:", *indented(write)]
-    return [*checks, *writes]
+        checks.append(f"{check}({root}, {value}, {_names(output)!r}, {line})")
+        storage = output.root.region.storage
+        refused = is_refused_outside(scope.capture.recording, storage)
+        write = [f"{chained(scope, root, chain)}.copy_({value})"]
+        if not refused:
+            counted = any(member.writes for member in output.root.members)
+            name = scope.speller.name("write_below", write_below)
+            write = [f"{name}({root}, lambda x: {chained(scope, 'x', chain)}, {value}, counted={counted})"]
+        lines = write if _is_seen(scope, storage) else [f"with {scope.no_grad()}:", *indented(write)]
+        (refusable if refused else below).extend(lines)
+    return [*checks, *refusable, *below]  # what raises comes first
 
 
 def _names(output: WrittenOutput) -> str:
