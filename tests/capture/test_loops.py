@@ -149,6 +149,17 @@ def test_gradients_are_those_of_eager_where_what_is_carried_requires_grad() -> N
         torch.testing.assert_close(*slopes)
 
 
+def masked(x: Tensor) -> Tensor:
+    return x[x > 0].exp().sum()
+
+
+@pytest.mark.parametrize("f", [masked, lambda x: counts(while_loop, x, W).sum()], ids=["mask", "loop"])
+def test_what_is_of_a_size_that_nobody_knows_may_be_computed_again(f: Function) -> None:
+    given = [XS[2].clone().requires_grad_() for _ in range(2)]
+    found = [purefx.compile(f, partition=how)(x) for how, x in zip(("default", "min_cut"), given, strict=True)]
+    torch.testing.assert_close(*(torch.autograd.grad(y, x) for y, x in zip(found, given, strict=True)))
+
+
 def test_dual_numbers_go_through_a_loop() -> None:
     with torch.autograd.forward_ad.dual_level():
         x = torch.autograd.forward_ad.make_dual(XS[0], W)

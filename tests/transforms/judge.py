@@ -181,5 +181,7 @@ def _difference(of: str, expected: tuple[Tensor, ...], found: tuple[Tensor, ...]
             torch.testing.assert_close(y, x, rtol=TOLERANCE, atol=TOLERANCE * scale, equal_nan=True)
         except AssertionError as error:
             lines = " ".join(str(error).split())
+            if x.shape != y.shape:
+                return f"{of} {n}: {lines}"
             return f"{of} {n}: {lines}\n  expected {x.tolist()}\n  found    {y.tolist()}"
     return ""

@@ -82,6 +82,12 @@ def quiet_fake_tensors() -> Iterator[None]:
         log.disabled = before
 
 
+def forget_new_symbols(mode: FakeTensorMode) -> None:
+    """Let PyTorch not look for the new symbols of a capture among those of a graph that runs in ``mode``."""
+    if mode.shape_env is not None:
+        mode.shape_env.pending_fresh_unbacked_symbols.clear()
+
+
 def trace_again(
     run: Callable[..., Any],
     examples: Sequence[Any],
@@ -90,7 +96,6 @@ def trace_again(
 ) -> torch.fx.GraphModule:
     """The graph of ``run`` on ``examples``, fake tensors of ``mode`` and symbols, with ``decompositions`` applied."""
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
-    if mode.shape_env is not None:
-        mode.shape_env.pending_fresh_unbacked_symbols.clear()  # those of the capture are not in the new graph
+    forget_new_symbols(mode)
     with mode, torch.no_grad(), torch._C._DisableAutocast():
         return make_fx(run, decomposition_table=dict(decompositions))(*examples)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
-from purefx._torch import FakeTensorProp, min_cut_partition, without_merging, without_modes
+from purefx._torch import FakeTensorProp, forget_new_symbols, min_cut_partition, without_merging, without_modes
 from purefx.capture.captured import Capture
 from purefx.functional.builder import Value
 from purefx.functional.dead import has_effect
@@ -41,6 +41,7 @@ def choose_saved(
     examples = [example_of(capture, given) for given in (*rewriter.given, *tangents)]
     module = fx.GraphModule(dict(backward.constants), joint)
     with without_modes(), torch.no_grad(), without_merging():
+        forget_new_symbols(capture.fake_mode)
         FakeTensorProp(module, capture.fake_mode).propagate_dont_convert_inputs(*examples)
         first, _ = partition(module, examples, num_fwd_outputs=len(outputs))
     saved = returned(first.graph)[len(outputs) :]
