@@ -655,3 +655,31 @@ def one_of_several_results_is_written_after_the_call(compiled: Compile) -> Any:
         return error_of(lambda: torch.autograd.grad(results[asked].sum(), w))
 
     return [error_after(*which) for which in itertools.product(range(4), range(3))]
+
+
+class Keeping(torch.autograd.Function):
+    """An exponential that keeps its result, and a square that keeps its argument, as attributes of ``ctx``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The exponential and the square of ``x``."""
+        ctx.x, ctx.y = x, x.exp()
+        return ctx.y, x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, h: Tensor) -> Tensor:
+        """The gradient of ``x``."""
+        return g * ctx.y + 2 * h * ctx.x
+
+
+@scenario
+def what_a_function_keeps_and_another_saves_is_written_after_the_call(compiled: Compile) -> Any:
+    def f(x: Tensor) -> Any:
+        y, z = Keeping.apply(x)
+        return y, (y * z).sum()
+
+    x = leaf(3)
+    y, z = compiled(f)(x)
+    with torch.no_grad():
+        y.mul_(3)
+    return error_of(z.backward)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 import purefx
 from purefx.errors import GradientsRefused
+from tests.autodiff.scenarios import Keeping
 
 
 def wave(x: Tensor) -> Tensor:
@@ -114,3 +116,25 @@ def test_what_a_partition_keeps_cannot_be_written_unseen(write: Callable[[Tensor
 
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         gradient(purefx.compile(with_a_result, partition="min_cut"))
+
+
+def keeps_what_it_makes(x: Tensor) -> tuple[Tensor, Tensor]:
+    y, z = Keeping.apply(x * 2)
+    return y, z.sin()
+
+
+@pytest.mark.parametrize("program", [keeps_what_it_makes, Keeping.apply])
+@pytest.mark.parametrize("written", ["x", "y", "z"])
+@pytest.mark.parametrize("system", [purefx.compile, purefx.functionalize], ids=["compile", "functionalize"])
+def test_what_a_function_keeps_by_itself_may_be_written(program: Any, written: str, system: Any) -> None:
+    """``ctx.x = x``: autograd looks at no version, and the backward reads what is there then."""
+
+    def gradient(f: Any) -> list[float]:
+        x = torch.tensor([0.3, -0.7], requires_grad=True)
+        y, z = f(x)
+        with torch.no_grad():
+            {"x": x, "y": y, "z": z}[written].mul_(3)
+        slopes: list[float] = torch.autograd.grad(y.sum(), x)[0].tolist()
+        return slopes
+
+    assert gradient(system(program)) == pytest.approx(gradient(program))

@@ -106,6 +106,17 @@ def what_a_view_by_a_function_shows_is_turned_before_it_is_a_leaf(a: Tensor) -> 
     return view
 
 
+# ---- leaves that are given other memory
+
+
+@programs(lambda: (leaf(3), ramp(5)))
+def a_leaf_has_other_sizes_between_two_uses(x: Tensor, y: Tensor) -> Any:
+    first = (x * 2).sum()
+    with torch.no_grad():
+        x.set_(y)
+    return first, (x * 3).sum()
+
+
 # ---- views that are older than a write
 
 
@@ -1731,6 +1742,21 @@ def test_a_hook_on_what_is_turned_and_computed_with_is_refused() -> None:
 
     with pytest.raises(GradientsRefused, match="registers a hook on args\\[0\\] after it has written to it or turned"):
         purefx.trace(f, alive(2, 3))
+
+
+@pytest.mark.parametrize("result", [0, 1])
+def test_one_of_two_uses_of_a_leaf_that_is_given_other_sizes_between_them_is_differentiated(result: int) -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        first = (x * 2).sum()
+        with torch.no_grad():
+            x.set_(y)
+        return first, (x * 3).sum()
+
+    expected, found = leaf(3), leaf(3)
+    f(expected, ramp(5))[result].backward()
+    purefx.compile(f)(found, ramp(5))[result].backward()
+    assert expected.grad is not None and found.grad is not None
+    assert expected.grad.tolist() == found.grad.tolist()
 
 
 @pytest.mark.parametrize("name", programs.names())

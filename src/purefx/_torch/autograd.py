@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
@@ -16,6 +16,8 @@ from torch.autograd import forward_ad  # has the level that is open
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
+
+from purefx._torch.tensors import counting_with
 
 
 def copy_view_rules(fake: torch.Tensor, tensor: torch.Tensor) -> None:
@@ -103,6 +105,21 @@ def saved_by(node: Node) -> list[torch.Tensor]:
     saved = pytree.tree_leaves([getattr(node, name) for name in _names_of_saved(type(node))])
     found = [each.data for each in saved if each.unpack_hook is None]
     return [tensor for tensor in found if isinstance(tensor, torch.Tensor)]
+
+
+def kept_by(nodes: Sequence[Any]) -> list[torch.Tensor]:
+    """What functions of the user's that ``nodes`` are keep as attributes of their ``ctx``, and no node has saved.
+
+    Autograd knows nothing of it, and looks at no version: the backward reads what is there then.
+    """
+    functions = [node for node in nodes if isinstance(node, BackwardCFunction)]
+    attributes: list[Any] = pytree.tree_leaves([vars(node) for node in functions])
+    kept = [x for x in attributes if isinstance(x, torch.Tensor)]
+    if not kept:
+        return []
+    saved: list[Any] = [x for node in functions for x in saved_apart(node) or ()]
+    saved = [x for x in (*saved, *(x for node in nodes for x in saved_by(node))) if x is not None]
+    return [x for x in kept if not counting_with(x, saved)]
 
 
 def saved_apart(ctx: Any) -> list[torch.Tensor] | None:

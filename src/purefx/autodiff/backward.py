@@ -17,7 +17,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node
 
-from purefx._torch import count_writes_together, saved_by, without_modes
+from purefx._torch import count_writes_together, counting_with, kept_by, saved_by, without_modes
 from purefx.analysis.gradients import has_own_history, is_detached, keeps_write, results_of
 from purefx.analysis.replay import Replay
 from purefx.analysis.turns import Turns, infer_turns
@@ -211,9 +211,11 @@ def run_backward(
             start = len(calls)
             tangents = [_tangent(region, capture) for _, _, region in given]
             passed = [*stops, *(target.place for target in targets if target.is_view)]
-            saved = list(_saved_behind([slots[i].edge.node for i, _, _ in given], {node for node, _ in passed}))
+            nodes = _nodes_behind([slots[i].edge.node for i, _, _ in given], {node for node, _ in passed})
+            saved = [tensor for node in nodes for tensor in saved_by(node)]
+            kept = kept_by(nodes)
             anomaly = torch.autograd.set_detect_anomaly(mode=False)  # that would look into fakes for nan
-            with anomaly, stopped(passed), recorder.meeting(partial(_note_read, held, read)):
+            with anomaly, stopped(passed), recorder.meeting(partial(_note_read, held, kept, read)):
                 outputs = cast(list[torch.Tensor], [output for _, output, _ in given])  # autograd takes edges too
                 entering = [_entering(output, t) for output, t in zip(outputs, tangents, strict=True)]
                 gradients, refusal = _gradients(outputs, targets, entering)
@@ -247,26 +249,32 @@ def _held(capture: Capture) -> dict[Storage, list[tuple[Variable, torch.Tensor]]
 
 def _note_read(
     held: Mapping[Storage, list[tuple[Variable, torch.Tensor]]],
+    kept: Sequence[torch.Tensor],
     read: dict[Variable, list[Variable]],
     tensor: torch.Tensor,
     operand: Operand,
 ) -> None:
-    """Note in ``read`` which of ``held`` count their writes with ``tensor``, which autograd has saved, or a view."""
-    if operand.variable not in read:
+    """Note in ``read`` which of ``held`` count their writes with ``tensor``, which autograd has saved, or a view.
+
+    It has not saved what functions of the user's have ``kept`` as attributes: ``ctx.x = x``.
+    """
+    if operand.variable not in read and not counting_with(tensor, kept):
         others = held.get(operand.region.storage, ())
         read[operand.variable] = [v for v, x in others if x is tensor or count_writes_together(tensor, x)]
 
 
-def _saved_behind(nodes: list[Node], stops: Collection[Node]) -> Iterator[torch.Tensor]:
-    """What ``nodes``, and those behind them as far as ``stops``, have saved, whether or not they compute with it."""
+def _nodes_behind(nodes: list[Node], stops: Collection[Node]) -> list[Node]:
+    """``nodes``, and those behind them as far as ``stops``."""
     seen = dict.fromkeys(nodes)
+    found = []
     while nodes:
         node = nodes.pop()
         if node not in stops:
-            yield from saved_by(node)
+            found.append(node)
             new = [following for following, _ in node.next_functions if following is not None and following not in seen]
             seen.update(dict.fromkeys(new))
             nodes += new
+    return found
 
 
 @contextmanager

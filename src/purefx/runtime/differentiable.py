@@ -287,16 +287,21 @@ def check_versions(watched: Sequence[Watched]) -> None:
 
 
 class SameEdge(torch.autograd.Function):
-    """A tensor without memory, whose gradient goes where that of another goes now."""
+    """A tensor without memory, whose gradient goes where that of another goes now.
+
+    Rule: where no gradient comes, none goes on.  A leaf may have other sizes now, and zeros of the former ones would be
+    added to its gradient.
+    """
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
         """Return what looks like ``tensor``, and holds one element."""
+        ctx.set_materialize_grads(False)
         return torch.empty_strided(tensor.shape, (0,) * tensor.dim(), dtype=tensor.dtype, device=tensor.device)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        """Pass the gradient on."""
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """Pass the gradient on, if there is one."""
         return gradient
 
 
