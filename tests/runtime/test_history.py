@@ -1755,7 +1755,8 @@ def test_one_of_two_uses_of_a_leaf_that_is_given_other_sizes_between_them_is_dif
     expected, found = leaf(3), leaf(3)
     f(expected, ramp(5))[result].backward()
     purefx.compile(f)(found, ramp(5))[result].backward()
-    assert expected.grad is not None and found.grad is not None
+    assert expected.grad is not None
+    assert found.grad is not None
     assert expected.grad.tolist() == found.grad.tolist()
 
 
