@@ -267,6 +267,34 @@ def test_a_dynamic_program_has_the_gradients_of_eager_and_its_errors(function: A
     assert_same_as_eager(function, lambda: (torch.ones(2, 3, requires_grad=True),), system=traced)
 
 
+def write_an_element(x: Tensor, element: Tensor) -> Any:
+    element.mul_(2)
+    return x, x[0]
+
+
+def write_complex_numbers(x: Tensor, element: Tensor) -> Any:
+    return x.mul_(1j)
+
+
+def resize_an_element(x: Tensor, element: Tensor) -> Any:
+    return element.resize_(1)
+
+
+@pytest.mark.parametrize("function", [write_an_element, write_complex_numbers, resize_an_element])
+@pytest.mark.parametrize("alive", [False, True])
+def test_a_dynamic_program_takes_an_element_and_what_that_is_of(function: Any, *, alive: bool) -> None:
+    """Nobody knows how large the memory is; eager's errors about dtypes depend on no size."""
+
+    def arguments() -> tuple[Tensor, Tensor]:
+        x = torch.arange(4.0, requires_grad=alive) * 1
+        return x, x[1]
+
+    def traced(f: Any) -> Any:
+        return lambda *args: purefx.trace(f, *args, dynamic=True)(*args)
+
+    assert_same_as_eager(function, arguments, system=traced)
+
+
 def test_an_operator_is_refused_that_takes_no_symbols() -> None:
     with pytest.raises(purefx.Refusal, match="diag"):
         purefx.trace(torch.diag, torch.ones(2, 3), dynamic=True)

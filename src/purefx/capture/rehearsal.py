@@ -14,13 +14,15 @@ Fake tensors have no addresses, hence accept both; without this the compiled fun
 They also accept some views that eager refuses: with strides (3, 18, 6), ``view(-1)`` of sizes (2, 1, 3).  And they
 accept complex numbers where eager has no kernel for them (``z > 1``, ``z.sort()``) or cannot write them
 (``x.mul_(1j)``), so that the first call of an operator with complex operands or numbers is rehearsed too; and so is
-that of an operator which writes integers or bools, since fake kernels write any numbers to them.
+that of an operator which writes integers or bools, since fake kernels write any numbers to them.  What eager raises
+then depends on no size, so that any stands for a symbol.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 
@@ -28,7 +30,8 @@ from purefx._torch import OpOverload, pytree, without_dispatch, without_modes
 from purefx.capture.effects import written_arguments
 from purefx.capture.given import Given
 from purefx.capture.recording import SYMBOLS, Constant, Operand, Operands, Region, Storage, Tree, map_tree, operands_of
-from purefx.layout import holds
+from purefx.layout import Geometry, Int, holds
+from purefx.layout.symbols import hint
 from purefx.operators import aten, facts, reads_each_element_first
 
 LARGEST = 1 << 28
@@ -61,12 +64,26 @@ def rehearse_dtypes(op: OpOverload, given: Given) -> None:
     kinds = (*dtypes, *(type(x) for x in pytree.tree_leaves(given.recorded) if not isinstance(x, Operand)))
     if (op, kinds) in _ACCEPTED:
         return
-    error = _error_on_zeros(op, *given.recorded)
+    error = _error_on_zeros(op, *map_tree(_alone, given.recorded))
     told = "complex" in str(error) or "can't be cast" in str(error)
     if isinstance(error, Exception) and (isinstance(error, NotImplementedError) or told):
         raise error  # others come from the zeros
     if error is not _UNKNOWN:
         _ACCEPTED.add((op, kinds))
+
+
+def _alone(x: Any) -> Any:
+    """``x``; an operand over memory of its own, at sizes that it may have, where some are symbols."""
+    if isinstance(x, torch.SymInt):
+        known = hint(cast(Int, x))
+        return x if known is None else known
+    if not isinstance(x, Operand):
+        return x
+    geometry = x.region.geometry
+    sizes, strides = (tuple(hint(n) or 0 for n in row) for row in (geometry.sizes, geometry.strides))
+    shown = Geometry(sizes, strides, 0)
+    storage = Storage(x.region.storage.index, shown.span()[1] * x.region.dtype.itemsize, x.region.storage.device)
+    return replace(x, region=replace(x.region, storage=storage, geometry=shown))
 
 
 def _has_complex_number(args: tuple[Tree, ...]) -> bool:

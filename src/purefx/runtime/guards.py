@@ -16,6 +16,7 @@ from purefx._torch import ShapeEnv, count_writes_together, is_functorch_wrapped,
 from purefx.capture.arguments import GradientOf, Held, Leaf, TableEntry
 from purefx.capture.captured import Capture, Input
 from purefx.capture.edges import has_lost_history, is_bare_view, is_view_without_grad
+from purefx.capture.fakes import BOUNDLESS
 from purefx.capture.recording import Effect, Storage
 from purefx.layout import Geometry
 from purefx.operators import READS_STORAGE, aten
@@ -147,8 +148,9 @@ def spell_conditions(
     yield from _looks(capture, speller, names, examples)
     for known in names:
         if offsets and known.before.geometry.is_static:
+            nbytes = known.before.storage.nbytes
             yield f"{names[known]}.storage_offset() == {known.before.geometry.offset}"
-            yield f"{names[known]}.untyped_storage().nbytes() == {known.before.storage.nbytes}"
+            yield from [] if nbytes == BOUNDLESS else [f"{names[known]}.untyped_storage().nbytes() == {nbytes}"]
         if known not in examples:
             yield from _gradient_conditions(names[known], known, speller, written)
         yield from _source_conditions(names[known], known, speller, leaves)
