@@ -109,6 +109,12 @@ QUESTIONS = {
     "map_": lambda x: torch.Tensor.map_(x, x.clone(), lambda a, b: a + b),
     "map2_": lambda x: x.map2_(x.clone(), x.clone(), lambda a, b, c: a + b * c),
     "a list of tensors": lambda x: torch.tensor([x[0], x[1]]),
+    "a byte": lambda x: x.untyped_storage()[0],
+    "bytes": lambda x: bytes(x.untyped_storage()),
+    "bytes in another order": lambda x: x.untyped_storage().byteswap(torch.float32),
+    "a copy of a storage": lambda x: x.new_empty(0).set_(x.untyped_storage().clone()),
+    "an element of a typed storage": lambda x: x.storage()[0],
+    "an element that is written in a typed storage": lambda x: x.storage().__setitem__(0, 1.0),
     "sizes": lambda x: torch.nn.utils.rnn.pad_packed_sequence(
         torch.nn.RNN(1, 2)(torch.nn.utils.rnn.pack_padded_sequence(x[:, None, None], [3]))[0]
     ),
@@ -132,6 +138,20 @@ def test_python_is_called_for_no_element_of_a_fake() -> None:
         purefx.trace(each, ramp(3).requires_grad_())
     with pytest.raises(RuntimeError, match=r"data pointer|Can't call apply_"):
         purefx.trace(torch.func.vmap(each), ramp(3, 2))
+
+
+def test_what_reads_bytes_in_python_is_refused_by_its_name() -> None:
+    def swap(x: Tensor) -> Tensor:
+        x.untyped_storage().byteswap(x.dtype)
+        return x * 2
+
+    error = refusal(swap, ramp(3))
+    assert error.what == "UntypedStorage.byteswap reads or moves the bytes of memory in Python"
+    assert error.where is not None
+    assert error.where.function == "swap"
+    swapped = ramp(3)
+    swap(swapped)
+    assert swapped.tolist() != ramp(3).tolist()
 
 
 def test_a_slice_that_nobody_can_place_is_refused_before_it_is_written() -> None:

@@ -126,6 +126,15 @@ def test_data_and_detach_are_told_apart() -> None:
     assert [call.op for call in calls] == [DataAccess.READ, torch.ops.aten.detach.default]
 
 
+@programs(lambda: (ramp(3), ramp(3) * 2))
+def storages_are_written_by_bytes(x: Tensor, y: Tensor) -> Any:
+    z = x + y
+    x.untyped_storage()[3] = 64
+    y.untyped_storage().copy_(x.untyped_storage())
+    z.untyped_storage().fill_(0)
+    return z
+
+
 @programs(lambda: (ramp(3),))
 def writes_by_data_do_not_count(x: Tensor) -> Any:
     x.data.add_(1)

@@ -1,8 +1,9 @@
-"""Methods of tensors in Python that the class of fake tensors has not as eager has them, while a program runs.
+"""Methods in Python that fake tensors and their storages have not as eager's have them, while a program runs.
 
 cache[position] = x       a position that is in a tensor, or was read out of one: a number that the run does not know
 copy.deepcopy(x)          the copy of a fake would be one of another run
 x.detach_()               no operator tells of it
+x.storage()[0]            there are no bytes (`purefx.capture.by_byte`)
 
 Python looks such methods up in the class, which is PyTorch's and which other threads use too.  Law: they are there only
 while a capture has its turn, and in other threads than that of the capture they do what PyTorch's own do.
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from purefx._torch import FakeTensor, storage_key
+from purefx.capture.by_byte import BY_BYTE, refusing
 from purefx.capture.edges import note_history
 from purefx.capture.turns import ONE_AT_A_TIME
 
@@ -30,23 +32,22 @@ _NUMBERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 @contextmanager
 def python_methods() -> Iterator[None]:
     """Let fake tensors be indexed by numbers in tensors, and be copied, for the time of a block."""
-    former = {name: vars(FakeTensor).get(name, _NOT_WRITTEN) for name in _METHODS}
-    for name, method in _METHODS.items():
-        own = getattr(torch.Tensor, name)
-        setattr(FakeTensor, name, method if isinstance(method, property) else _in_turn(own, method))
+    former = [vars(kind).get(name, _NOT_WRITTEN) for kind, name, _ in _CHANGES]
+    for kind, name, method in _CHANGES:
+        setattr(kind, name, method)
     try:
         yield
     finally:
-        for name, method in former.items():
+        for (kind, name, _), method in zip(_CHANGES, former, strict=True):
             if method is _NOT_WRITTEN:
-                delattr(FakeTensor, name)
+                delattr(kind, name)
             else:
-                setattr(FakeTensor, name, method)
+                setattr(kind, name, method)
 
 
 def _in_turn(own: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
     """``method`` in the thread that captures, PyTorch's ``own`` in others."""
-    return lambda *args: method(*args) if ONE_AT_A_TIME.is_mine() else own(*args)
+    return lambda *args, **kwargs: (method if ONE_AT_A_TIME.is_mine() else own)(*args, **kwargs)
 
 
 def _get_item(self: torch.Tensor, index: Any) -> torch.Tensor:
@@ -132,9 +133,14 @@ def _detach_in_place(self: torch.Tensor) -> Callable[[], torch.Tensor]:
     return partial(torch.Tensor.detach_, self)
 
 
-_METHODS: dict[str, Callable[..., Any] | property] = {
+_METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": _get_item,
     "__setitem__": _set_item,
     "__deepcopy__": _deep_copy,
-    "detach_": property(_detach_in_place),
 }
+_CHANGES: list[tuple[type, str, Any]] = [
+    (FakeTensor, "detach_", property(_detach_in_place)),
+    *((FakeTensor, name, _in_turn(getattr(torch.Tensor, name), method)) for name, method in _METHODS.items()),
+    *((kind, n, _in_turn(getattr(kind, n), refusing(kind, n))) for kind, names in BY_BYTE.items() for n in names),
+]
+"""What each class gets in the place of its own method, or of one above it."""
