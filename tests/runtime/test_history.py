@@ -117,6 +117,23 @@ def a_leaf_has_other_sizes_between_two_uses(x: Tensor, y: Tensor) -> Any:
     return first, (x * 3).sum()
 
 
+@programs(lambda: (ramp(2, 4), leaf(4)))
+def a_detached_alias_is_written_of_what_is_given_the_same_memory_later(a: Tensor, w: Tensor) -> Any:
+    alias = a.detach()
+    with torch.no_grad():
+        a.set_(a.detach())
+    alias.view(-1)[:4].copy_(w)
+    return alias, a * 2
+
+
+@programs(lambda: (ramp(2, 4), leaf(4)))
+def a_detached_alias_is_written_of_what_is_turned_later(a: Tensor, w: Tensor) -> Any:
+    alias = a.detach()
+    a.t_()
+    alias.view(-1)[:4].copy_(w)
+    return alias, a * 2
+
+
 # ---- views that are older than a write
 
 

@@ -50,7 +50,7 @@ from purefx.runtime.moved_leaves import (
     turned_leaves,
 )
 from purefx.runtime.saved import holder_of, spell_saved
-from purefx.runtime.scope import Scope, indented, makers_of, name_of_slot
+from purefx.runtime.scope import Scope, indented, makers_of, name_of_slot, take_early
 from purefx.runtime.support import set_versions
 from purefx.runtime.versions import emit_at_versions, emit_plain_views
 from purefx.runtime.write_back import emit_seen
@@ -241,15 +241,6 @@ def _needed_besides(scope: Scope, calls: list[Call]) -> set[Variable]:
     return others | {result.variable for result, _ in results_of(scope.capture, scope.replay)}
 
 
-def _makers(scope: Scope, wanted: set[Variable]) -> list[Call]:
-    """The statements that make the ``wanted`` variables, to which it adds what they are made of; they are early now."""
-    makers_of(scope.replay.statements, wanted)
-    calls = [call for call in scope.replay.statements if wanted & {o.variable for o in call.outputs}]
-    calls = [call for call in calls if call not in scope.early]
-    scope.early.update(calls)
-    return calls
-
-
 def _aliases(scope: Scope) -> list[str]:
     """The statements that make results with a history of their own."""
     levels = scope.joint.levels if scope.joint is not None else ()
@@ -259,7 +250,7 @@ def _aliases(scope: Scope) -> list[str]:
     plain = {*leaves, *_views_before_leaves(scope, leaves)}
     made = aliases | plain
     lines = emit_early_swaps(scope, made)
-    calls = _makers(scope, set(made))
+    calls = take_early(scope, scope.replay.statements, set(made))
     lines += _early(scope, calls, _on_the_way(scope, calls, aliases, plain))
     _make_again(scope, calls, made)
     return [*lines, *(f"{scope.variables[leaf]}.requires_grad_()" for leaf in leaves)]

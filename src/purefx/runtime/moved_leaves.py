@@ -22,7 +22,7 @@ from purefx.functional.signature import RootInput, WrittenOutput
 from purefx.operators import aten
 from purefx.runtime.differentiable import same_edge
 from purefx.runtime.epilogue import emit_calls, fetch_storages
-from purefx.runtime.scope import Scope, makers_of
+from purefx.runtime.scope import Scope, makers_of, take_early
 from purefx.runtime.support import set_versions
 
 
@@ -108,8 +108,7 @@ def _run_early(scope: Scope, calls: Sequence[Call], moved: Collection[Variable])
     for call in calls:
         if wanted & {o.variable for o in call.operands}:
             wanted |= {o.variable for o in call.outputs}
-    early = [call for call in makers_of(calls, wanted, written=True) if call not in scope.early]
-    scope.early.update(early)
+    early = take_early(scope, calls, wanted, written=True)
     storages = fetch_storages(scope) if early else []
     return [*_keep_former(scope, moved), *storages, *emit_calls(scope, early)]
 

@@ -131,6 +131,17 @@ def makers_of(calls: Sequence[Call], wanted: set[Variable], *, written: bool = F
     return found[::-1]
 
 
+def take_early(scope: Scope, calls: Sequence[Call], wanted: set[Variable], *, written: bool = False) -> list[Call]:
+    """The `makers_of` the ``wanted`` variables that have not run yet; they run early now.
+
+    Law: what runs early is what something is made of, in the order of the program, and no statement after that: a
+    tensor that is turned later is taken as it was.
+    """
+    early = [call for call in makers_of(calls, wanted, written=written) if call not in scope.early]
+    scope.early.update(early)
+    return early
+
+
 def indented(lines: list[str]) -> list[str]:
     """``lines`` one block further in."""
     return [f"    {line}" for line in lines]

@@ -22,7 +22,7 @@ from purefx.capture.recording import Call, DataAccess, Effect, Variable
 from purefx.functional.roots import written_regions
 from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 from purefx.runtime.epilogue import emit_calls
-from purefx.runtime.scope import Scope, makers_of
+from purefx.runtime.scope import Scope, makers_of, take_early
 from purefx.runtime.support import set_versions
 
 
@@ -156,10 +156,7 @@ def _emit_early(scope: Scope, needed: set[Variable]) -> list[str]:
         made_of = _made_of(scope, variable)
         if not changed & made_of:
             wanted |= made_of
-    calls = [call for call in scope.replay.statements if wanted & {o.variable for o in call.outputs}]
-    early = [call for call in calls if call not in scope.early]
-    scope.early.update(early)
-    return emit_at_versions(scope, early)
+    return emit_at_versions(scope, take_early(scope, scope.replay.statements, wanted))
 
 
 def emit_at_versions(scope: Scope, calls: list[Call], unseen: Collection[Call] = ()) -> list[str]:
