@@ -1454,15 +1454,80 @@ def a_result_is_turned_past_autograd_which_knows_its_sizes_only(x: Tensor) -> An
     return y.squeeze(), y
 
 
-def test_a_write_to_a_result_that_was_turned_past_autograd_is_refused() -> None:
-    def f(x: Tensor) -> Tensor:
+def turn_unseen(x: Tensor) -> None:
+    with torch.no_grad():
+        x.t_()
+
+
+def swap_dimensions(x: Tensor) -> None:
+    x.data = x.data.t()
+
+
+@programs(lambda: (leaf(2, 2),))
+def a_result_is_turned_past_autograd_and_written(x: Tensor) -> Any:
+    y = x * 2
+    turn_unseen(y)
+    return y.mul_(2)
+
+
+@pytest.mark.parametrize("turn", [turn_unseen, swap_dimensions])
+def test_a_write_to_a_view_of_a_result_that_was_turned_past_autograd_is_refused(turn: Callable[[Tensor], None]) -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
         y = x * 2
-        with torch.no_grad():
-            y.t_()
-        return y.mul_(2)
+        view = y[0]
+        turn(y)
+        return y, view.mul_(2)
 
     with pytest.raises(GradientsRefused, match="changes the geometry of a result under"):
         purefx.trace(f, leaf(2, 2))
+
+
+def test_a_write_to_a_view_whose_dimensions_were_swapped_is_refused() -> None:
+    def f(view: Tensor, w: Tensor) -> None:
+        view.data = view.data.t()
+        view.mul_(w)
+
+    with pytest.raises(GradientsRefused, match="a view, by x.data = y"):
+        purefx.trace(f, alive(4, 3)[1:], leaf(3))
+
+
+def turned_then_written(a: Tensor, row: Tensor, w: Tensor, turn: Callable[[Tensor], None]) -> Any:
+    turn(a)
+    row.mul_(w)
+    return row * 2
+
+
+def written_then_turned(a: Tensor, row: Tensor, w: Tensor, turn: Callable[[Tensor], None]) -> Any:
+    row.mul_(w)
+    turn(a)
+    return a[1], row * 2
+
+
+def turned_between_writes(a: Tensor, row: Tensor, w: Tensor, turn: Callable[[Tensor], None]) -> Any:
+    row.mul_(w)
+    turn(a)
+    row.mul_(w)
+
+
+def turned_about_a_write(a: Tensor, row: Tensor, w: Tensor, turn: Callable[[Tensor], None]) -> Any:
+    turn(a)
+    a[0].mul_(w)
+    turn(a)
+
+
+@pytest.mark.parametrize("turn", [Tensor.t_, turn_unseen, swap_dimensions])
+@pytest.mark.parametrize("make", [ramp, alive])
+@pytest.mark.parametrize(
+    "program", [turned_then_written, written_then_turned, turned_between_writes, turned_about_a_write]
+)
+def test_a_base_is_turned_and_a_view_of_it_is_written(program: Any, make: Any, turn: Any) -> None:
+    """A turn that autograd does not see leaves the gradient in the sizes and places that it had."""
+
+    def arguments() -> tuple[Tensor, Tensor, Tensor]:
+        a = make(3, 3).clone()
+        return a, a.t()[2:], leaf(3)
+
+    assert_same_as_eager(lambda a, row, w: program(a, row, w, turn), arguments, system=purefx.compile)
 
 
 # ---- memory that the backward reads, and that the program has written

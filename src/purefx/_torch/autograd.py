@@ -98,6 +98,8 @@ READS_HISTORY: Callable[..., Any] = vars(torch._C.TensorBase)["grad_fn"].__get__
 
 READS_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__get__
 """What a mode for torch functions sees where a program asks for ``x.data``."""
+SETS_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__set__
+"""What a mode for torch functions sees where a program does ``x.data = y``."""
 
 
 def saved_by(node: Node) -> list[torch.Tensor]:

@@ -106,8 +106,8 @@ def infer_replay(capture: Capture, *, values: bool = False) -> Replay:
 
 
 def _is_turned(variable: Variable, fake: torch.Tensor, history: _History) -> bool:
-    """Whether a change of geometry, even one that changes nothing, is part of the history of ``variable``."""
-    return fake.requires_grad and any(call.modes.grad for call in history.changes.get(variable, ()))
+    """Whether ``variable`` has a history and changes of geometry, be it to what it was: a write may lie between."""
+    return fake.requires_grad and bool(history.changes.get(variable))
 
 
 def _shared_storages(results: list[Result], inputs: tuple[Input, ...]) -> set[Storage]:

@@ -29,17 +29,32 @@ class Turns:
     @property
     def is_alone(self) -> bool:
         """Whether nothing but the tensor itself and its memory as it is takes part in these."""
-        return not any(c.effect is Effect.STORAGE or len(c.operands) > 1 for c in (*self.early, *self.last))
+        return not any(_moves(call) for call in (*self.early, *self.last))
 
     @property
     def nodes(self) -> int:
         """How many of the last ones autograd has seen: each is a node."""
-        return sum(call.modes.grad for call in self.last)
+        return sum(map(is_node, self.last))
 
     @property
     def unseen(self) -> int:
         """How many of the last ones it has not."""
         return len(self.last) - self.nodes
+
+
+def is_node(turn: Call) -> bool:
+    """Whether the history of what is turned has a node for ``turn``: autograd sees no ``x.data = y``."""
+    return turn.modes.grad and turn.op is not DataAccess.SWAP
+
+
+def is_swap(call: Call) -> bool:
+    """Whether ``call`` is ``x.data = y`` of the same memory, which is but a turn."""
+    return call.op is DataAccess.SWAP and call.written[0].region.storage is call.operands[0].region.storage
+
+
+def _moves(call: Call) -> bool:
+    """Whether ``call`` gives a tensor other memory, or takes another tensor."""
+    return not is_swap(call) and (call.effect is Effect.STORAGE or len(call.operands) > 1)
 
 
 def infer_turns(recording: Recording, inputs: Sequence[Input]) -> dict[Variable, Turns]:
@@ -54,8 +69,7 @@ def infer_turns(recording: Recording, inputs: Sequence[Input]) -> dict[Variable,
                 found[variable] = Turns((), (*changes.early, *changes.last), late=False)
         for operand in call.written if call.effect in (Effect.GEOMETRY, Effect.STORAGE) else ():
             before = found.get(operand.variable, Turns())
-            other = isinstance(call.op, DataAccess) or call.effect is Effect.STORAGE or len(call.operands) > 1
-            found[operand.variable] = Turns((*before.last, call), before.early, before.late and not other)
+            found[operand.variable] = Turns((*before.last, call), before.early, before.late and not _moves(call))
     return found
 
 

@@ -20,7 +20,7 @@ from torch.autograd.graph import GradientEdge, Node
 from purefx._torch import count_writes_together, counting_with, kept_by, saved_by, without_modes
 from purefx.analysis.gradients import has_own_history, is_detached, keeps_write, results_of
 from purefx.analysis.replay import Replay
-from purefx.analysis.turns import Turns, infer_turns
+from purefx.analysis.turns import Turns, infer_turns, is_node
 from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.edges import edge_left, edge_of, is_beginning, is_begun, is_leaf, leads_to, leaf_behind
@@ -107,9 +107,9 @@ def _turned(slot: Slot, changes: Turns, replay: Replay) -> Slot:
     """
     if changes.late or _are_first(changes, slot, replay):
         return replace(slot, behind=changes.nodes if changes.last else None, early=changes.early)
-    if any(not call.modes.grad for call in (*changes.early, *changes.last)):
+    if not all(map(is_node, changes.early)) or not all(call.modes.grad for call in changes.last):
         raise GradientsRefused(
-            "the program changes the geometry of a result under torch.no_grad(), and then writes to it",
+            "the program changes the geometry of a result under torch.no_grad() (or by x.data = y) and writes it then",
             where=None,
             remedy="change it with gradients on, or write to a copy",
         )

@@ -114,7 +114,7 @@ class _Session:
         self._recorder = Recorder(self._reach, known, self._fakes.mode)
         self._hooked: tuple[tuple[Variable, Any], ...] = ()
         self._inputs: dict[int, Input] = {}
-        self._watching = Watching(capture, self._inputs, transformable=transformable)
+        self._watching = Watching(capture, self._inputs, self._recorder.notice, transformable=transformable)
         self._leaves: list[Input] = []
         self._hooks: dict[int, tuple[Any, ...]] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from purefx._torch import HigherOrderOperator
+from purefx._torch import SETS_DATA, HigherOrderOperator
 from purefx.capture.beyond import check_within
 from purefx.capture.bodies import Capturing
 from purefx.capture.branches import choose, loop
@@ -27,15 +27,24 @@ class Watching(TorchFunctionMode):
     """Sees the functions of PyTorch that a program calls; those `_WATCHED` are run in another way, or refused.
 
     ``capture`` captures the branches of ``cond``.  ``inputs`` are those that the program has so far: it may ask for
-    gradients among them.  ``hooks`` has the hooks that are registered on tensors, each with the table that it is in.
-    What is recorded of a run that is ``transformable`` has operators that transforms have rules for.
+    gradients among them.  ``notice`` is told of tensors that have got other memory.  ``hooks`` has the hooks that are
+    registered on tensors, each with the table that it is in.  What is recorded of a run that is ``transformable`` has
+    operators that transforms have rules for.
     """
 
-    def __init__(self, capture: Capturing, inputs: Mapping[Any, Input], *, transformable: bool) -> None:
+    def __init__(
+        self,
+        capture: Capturing,
+        inputs: Mapping[Any, Input],
+        notice: Callable[[torch.Tensor], None],
+        *,
+        transformable: bool,
+    ) -> None:
         super().__init__()
         self.capture = capture
         self.transformable = transformable
         self.inputs = inputs
+        self.notice = notice
         self.hooks: list[Hook] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -116,6 +125,14 @@ def _late_hook(_: Watching, func: Any, args: Any, kwargs: Any) -> Any:
     )
 
 
+def _swap(watching: Watching, func: Any, args: Any, kwargs: Any) -> Any:
+    """``x.data = y``, which is noticed before what is written then by others that have the history of ``x``."""
+    result = func(*args, **kwargs)
+    if variable_of(args[0]) is not None:
+        watching.notice(args[0])
+    return result
+
+
 def _lstm(watching: Watching, func: Any, args: Any, kwargs: Any) -> Any:
     return run_lstm(func, args, kwargs, transformable=watching.transformable)
 
@@ -134,6 +151,7 @@ _WATCHED: dict[Any, Callable[[Watching, Any, Any, Any], Any]] = {
     torch.Tensor.tensor_split: _split,
     torch.Tensor.register_hook: _hook,
     torch.Tensor.register_post_accumulate_grad_hook: _late_hook,
+    SETS_DATA: _swap,
     torch.lstm: _lstm,
     **dict.fromkeys(BY_ELEMENT, _by_element),
 }

@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge
 
 from purefx._torch import storage_key
 from purefx.analysis.gradients import is_changed
-from purefx.analysis.turns import Turns, infer_families, infer_turns
+from purefx.analysis.turns import Turns, infer_families, infer_turns, is_node, is_swap
 from purefx.capture.captured import Input
 from purefx.capture.edges import base_of, edge_behind, has_lost_history
 from purefx.capture.recording import Call, Effect, Recording, Region, Storage, Variable, geometry_of
@@ -152,7 +152,8 @@ def seen_by_autograd(root: Root, region: Region, changes: Changes) -> list[tuple
 def _seen_by_family(family: list[Input], region: Region, changes: Changes) -> list[tuple[Region, Shown | None]]:
     """The writes by which the history of ``family``, tensors of one base, takes up the write of ``region``.
 
-    Rule: what lies behind later turns is the whole tensor, since gradients enter there by its edge.
+    Rule: what lies behind later turns is the whole tensor, since gradients enter there by its edge; so is what comes
+    after turns that autograd has not seen, since the elements that are left are others in the history before them.
     """
     members = [member for member in family if member.variable in changes.writing] or family
     left = [Shown(member, of_base=False, before=member.before) for member in members if member.left is not None]
@@ -160,12 +161,13 @@ def _seen_by_family(family: list[Input], region: Region, changes: Changes) -> li
         return [(way.before, way) for way in left]
     ways = [_own_way(m, changes) for m in members if not has_lost_history(m.fake)]
     bases = [m for m in members if m.fake._base is not None and m.fake._base.requires_grad]
-    ways += [Shown(m, of_base=True, before=_base_region(m)) for m in bases]
+    ways += [_base_way(m, changes) for m in bases]
+    ways = [way for way in ways if way.of_base or not _is_of_turned(way.source, changes)]
     turned = [variable for variable, turns in changes.turns.items() if turns.late and turns.unseen]
     ways = [way for way in ways if way.of_base or way.source.variable not in turned]
     for way in ways:
         if way.before.dtype == region.dtype and _leads(way, region):
-            return [(region if way.behind is None else way.before, way)]
+            return [(way.before if _is_whole(way) else region, way)]
     return [_between_turns(member, changes) or _whole(member, ways) for member in members]
 
 
@@ -173,6 +175,30 @@ def _own_way(member: Input, changes: Changes) -> Shown:
     """The way by ``member`` itself: as it was before the call, or between two of its turns."""
     _, shown = _between_turns(member, changes) or (None, None)
     return shown if shown is not None and shown.early else Shown(member, of_base=False, before=member.before)
+
+
+def _is_whole(way: Shown) -> bool:
+    """Whether all that ``way`` shows is written by it."""
+    return way.behind is not None or not all(map(is_node, way.early))
+
+
+def _is_of_turned(member: Input, changes: Changes) -> bool:
+    """Whether ``member`` is a view whose base is turned unseen: no history of the view is that of what is written."""
+    base = None if member.fake._base is None else variable_of(member.fake._base)
+    turns = None if base is None else changes.turns.get(base)
+    return turns is not None and turns.is_alone and any(not is_node(call) for call in (*turns.early, *turns.last))
+
+
+def _base_way(member: Input, changes: Changes) -> Shown:
+    """The way by the base of ``member``: as it is, or as it was between two of its turns."""
+    base = None if member.fake._base is None else variable_of(member.fake._base)
+    turns = None if base is None else changes.turns.get(base)
+    if turns is None or not turns.is_alone:
+        return Shown(member, of_base=True, before=_base_region(member))
+    calls = (*turns.early, *turns.last)
+    before = turns.early[-1].written[0].region if turns.early else calls[0].written[0].variable.first
+    behind = turns.nodes if turns.last else None
+    return Shown(member, of_base=True, before=before, behind=behind, early=turns.early)
 
 
 def _is_written_behind(member: Input, changes: Changes) -> bool:
@@ -248,6 +274,12 @@ def check_seen(recording: Recording, inputs: Sequence[Input], ways: Iterable[Sho
             continue
         base = None if known.fake._base is None else variable_of(known.fake._base)
         changes = [c for c in recording if any(o.variable in (known.variable, base) for o in c.written)]
+        if base is not None and any(o.variable is known.variable for c in changes if is_swap(c) for o in c.written):
+            raise GradientsRefused(
+                f"the program turns {known.name}, a view, by x.data = y, and writes to what it shows",
+                where=None,
+                remedy="turn a view of it, or write under torch.no_grad()",
+            )
         turned = any(call.effect is not Effect.WRITE and call.modes.grad for call in changes)
         written = [o for c in changes if c.effect is Effect.WRITE and c.seen for o in c.written]
         moved = known.before.storage is not known.after.storage and any(

@@ -63,10 +63,7 @@ def emit_turned_leaves(scope: Scope, begun: Mapping[Variable, list[str]]) -> lis
 
 
 def emit_early_turns(scope: Scope) -> list[str]:
-    """The statements that turn what is written last after that: it gets its history by the write.
-
-    Turns that autograd has not seen, and that have changed nothing, are no statements.
-    """
+    """The statements that turn what is written last after that: it gets its history by the write."""
     lines: list[str] = []
     slots = [slot for level in (scope.joint.levels if scope.joint else ()) for slot in level.slots]
     for early in [[call for call in slot.early if call in scope.replay.statements] for slot in slots]:

@@ -240,8 +240,17 @@ def emit_versions(scope: Scope) -> list[str]:
             pairs.append(f"({name}, {scope.version(known)} + {count})")
     pairs += _versions_of_early(scope)
     setting = _setting(scope, pairs if _are_set_first(scope) else [*pairs, *_pairs_of_outputs(scope)])
-    looks = [f"{name}.grad_fn" for name in _set_back(scope)]
+    looks = [f"{name}.grad_fn" for name in dict.fromkeys([*_set_back(scope), *_written_before_swaps(scope)])]
     return [*looks, *setting, *looks]
+
+
+def _written_before_swaps(scope: Scope) -> list[str]:
+    """The views that are written by way of their base, which is given another geometry later (``x.data = y``).
+
+    Rule: the write has made their histories, for the base as it was; no version tells of the change.
+    """
+    shown = [o.shown for o in scope.functional.outputs if isinstance(o, WrittenOutput) and o.shown is not None]
+    return [scope.inputs[way.source] for way in shown if way.of_base and way.behind is not None]
 
 
 def _set_back(scope: Scope) -> list[str]:
