@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from purefx.capture.captured import Input
-from purefx.capture.edges import base_of
+from purefx.capture.edges import base_of, has_lost_history, is_function
 from purefx.capture.recording import Call, DataAccess, Effect, Recording, Variable
 from purefx.operators import aten
 
@@ -60,8 +60,12 @@ def _moves(call: Call) -> bool:
 def infer_turns(recording: Recording, inputs: Sequence[Input]) -> dict[Variable, Turns]:
     """The changes of geometry of each variable that has any."""
     found: dict[Variable, Turns] = {}
+    inside: dict[Variable, list[int]] = {}
     family_of = infer_families(recording, inputs)
     for call in recording:
+        if call.effect is Effect.WRITE and not call.seen:
+            for variable in {o.variable for o in call.written} & found.keys():
+                inside.setdefault(variable, []).append(len(found[variable].last))
         if call.effect is Effect.WRITE and call.seen and found:
             families = {family_of(o.variable) for o in call.written}
             for variable in [variable for variable in found if family_of(variable) in families]:
@@ -70,7 +74,26 @@ def infer_turns(recording: Recording, inputs: Sequence[Input]) -> dict[Variable,
         for operand in call.written if call.effect in (Effect.GEOMETRY, Effect.STORAGE) else ():
             before = found.get(operand.variable, Turns())
             found[operand.variable] = Turns((*before.last, call), before.early, before.late and not _moves(call))
+    for known in (known for known in inputs if known.variable in inside and found[known.variable].late):
+        found[known.variable] = _about_function(found[known.variable], known, inside[known.variable])
     return found
+
+
+def _about_function(turns: Turns, known: Input, writes: Sequence[int]) -> Turns:
+    """``turns`` of ``known`` with those early that happen before a function of the user's writes to it.
+
+    Autograd has not seen the write, but has a node of the function: so many turns have a node in front of that.
+    ``writes`` tell after how many turns each of the writes comes that autograd has not seen.
+    """
+    if known.fake._base is not None or not known.fake.requires_grad or has_lost_history(known.fake):
+        return turns
+    node, passed = known.fake.grad_fn, 0
+    while node is not None and not is_function(node) and passed < turns.nodes:
+        node, passed = node.next_functions[0][0], passed + 1
+    if node is None or passed == turns.nodes:
+        return turns
+    split = [Turns(turns.last[count:], turns.last[:count], late=False) for count in writes]
+    return next((found for found in reversed(split) if found.nodes == passed), turns)
 
 
 def infer_families(recording: Recording, inputs: Sequence[Input]) -> Callable[[Variable], Variable | int]:

@@ -13,16 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 from purefx.autodiff.backward import Backward, Pattern, Place
 from purefx.autodiff.targets import Slot, Target
 from purefx.capture.captured import Input
-from purefx.capture.edges import Beginning, base_of, edge_of
+from purefx.capture.edges import base_of, edge_of, is_function
 from purefx.functional.signature import FunctionalBackward, WrittenOutput
-
-_BEGINNING: type = Beginning._backward_cls  # what a node of that function is
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +66,7 @@ def infer_levels(
         earlier = [target for slot in slots if depths[slot] < depth and slot.is_held for target in passed[slot]]
         stops = frozenset(target.place for target in earlier)
         met = _reached([target.place for slot in mine for target in passed[slot]], stops | views)
-        accumulating = any(map(_is_function, (node for node, _ in met)))
+        accumulating = any(map(is_function, (node for node, _ in met)))
         aside = frozenset(t for t in targets if accumulating and t.place not in met and _is_given_leaf(t))
         wanted = tuple(t for t in targets if t.place in met or t in aside)
         if stops:
@@ -165,12 +162,7 @@ def _runs_functions(stops: frozenset[Place], targets: Sequence[Target]) -> bool:
     """
     behind = _reached(stops, frozenset())
     met = any(target.place in behind - stops for target in targets)
-    return met and any(_is_function(node) for node, _ in behind)
-
-
-def _is_function(node: Node) -> bool:
-    """Whether ``node`` is that of a custom function of the program."""
-    return isinstance(node, BackwardCFunction) and not isinstance(node, _BEGINNING)
+    return met and any(is_function(node) for node, _ in behind)
 
 
 def _is_given_leaf(target: Target) -> bool:

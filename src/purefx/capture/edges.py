@@ -155,6 +155,11 @@ def is_beginning(node: Node) -> bool:
     return getattr(node, "_forward_cls", None) is Beginning
 
 
+def is_function(node: Node) -> bool:
+    """Whether ``node`` is that of a custom function of the program."""
+    return isinstance(node, BackwardCFunction) and not is_beginning(node)
+
+
 def edge_of(tensor: torch.Tensor) -> GradientEdge | None:
     """The edge by which gradients of ``tensor`` flow; None where it has none."""
     if torch.is_inference_mode_enabled() or not tensor.requires_grad or is_bare_view(tensor):

@@ -68,11 +68,6 @@ class Changes:
     turned: frozenset[Variable]
     turns: dict[Variable, Turns]
 
-    def late(self, variable: Variable) -> Turns | None:
-        """The changes of geometry of ``variable`` that it turns after all of its writes to its memory, if it does."""
-        turns = self.turns.get(variable)
-        return turns if turns is not None and turns.late else None
-
 
 def infer_changes(recording: Recording, inputs: Sequence[Input]) -> Changes:
     """What ``recording`` does to the histories of its variables."""
@@ -202,11 +197,11 @@ def _base_way(member: Input, changes: Changes) -> Shown:
 
 
 def _is_written_behind(member: Input, changes: Changes) -> bool:
-    """Whether a write (of a custom function, seen as one) lies behind the turns of ``member`` in its history."""
-    turns = changes.late(member.variable) if member.fake._base is None else None
-    return turns is not None and (
-        member.edge is None or edge_behind(member.fake, turns.nodes).node is not member.edge.node
-    )
+    """Whether a write (of a custom function, seen as one) lies behind turns of ``member`` in its history."""
+    turns = changes.turns.get(member.variable) if member.fake._base is None else None
+    if turns is None or not turns.late:
+        return turns is not None and bool(turns.early)
+    return member.edge is None or edge_behind(member.fake, turns.nodes).node is not member.edge.node
 
 
 def _between_turns(member: Input, changes: Changes) -> tuple[Region, Shown | None] | None:
