@@ -235,7 +235,7 @@ def _gradient_conditions(name: str, known: Input, speller: Speller, written: Con
     """What the history of a tensor is; of what is ``written`` with gradients, a write may make one for its base."""
     tensor, is_argument = known.tensor, isinstance(known.sources[0], Leaf)
     if _has_base(known) and (known.before.storage in written or (tensor.requires_grad and is_argument)):
-        yield f"({name}._base is None) is {tensor._base is None}"
+        yield f"{name}._base is {'None' if tensor._base is None else 'not None'}"
     if tensor.requires_grad and is_argument:
         yield from _history_conditions(name, tensor, speller)
     if tensor.requires_grad and known.was_leaf:  # of what is no leaf, PyTorch warns
@@ -298,7 +298,7 @@ def _sharing_conditions(
         told = a not in examples and b not in examples and _has_base(a) and _has_base(b)
         histories = (a.tensor.requires_grad and b.tensor.requires_grad) or a.before.storage in written
         if told and histories and a.before.storage is b.before.storage:
-            yield f"({names[a]}._base is {names[b]}._base) is {a.tensor._base is b.tensor._base}"
+            yield f"{names[a]}._base is {'' if a.tensor._base is b.tensor._base else 'not '}{names[b]}._base"
         if a.before == b.before:  # one tensor passed twice would be one input
             yield f"{names[a]} is not {names[b]}"
 
