@@ -250,8 +250,12 @@ class Recorder(DispatchMode):
         return self._tensors.region(tensor)
 
     def notice(self, tensor: torch.Tensor) -> None:
-        """See whether the program has swapped the data of ``tensor`` (``x.data = y`` goes past the dispatcher)."""
-        self._operand(tensor)
+        """See whether the program has swapped the data of ``tensor`` (``x.data = y`` goes past the dispatcher).
+
+        One of a run inside of this is none of its own.
+        """
+        if self._is_own(tensor):
+            self._operand(tensor)
 
     def _lift_fresh(self, func: OpOverload, args: tuple[Any, ...]) -> Any:
         """A tensor that the program made of Python numbers."""

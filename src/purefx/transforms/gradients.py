@@ -73,12 +73,6 @@ class Steering(TorchFunctionMode):
             )
         if has_saved_tensor_hooks():
             self.teller = Teller.PYTHON
-        if func is torch.Tensor.register_post_accumulate_grad_hook:
-            raise TransformRefused(
-                "a hook for a gradient that has been accumulated, in a function under a transform",
-                where=current_line(),
-                remedy="register it outside of the function",
-            )
         return func(*args, **(kwargs or {}))
 
 
