@@ -100,3 +100,71 @@ def test_a_tensor_with_lazy_bits_is_written_from_a_part_of_itself(lazy: str, par
         return z
 
     assert_same_as_eager(program, lambda: (LAZY[lazy](complex_ramp(2, 3)),), system=purefx.compile)
+
+
+REAL: dict[str, Callable[[Tensor], Tensor]] = {
+    "negated": lambda z: torch._neg_view(z.real.clone()),
+    "a window of what is negated": lambda z: torch._neg_view(torch.arange(8.0))[2:6],
+    "negated, and no view": lambda z: torch._neg_view(z.real.clone()).detach(),
+    "the imaginary part of a conjugate": lambda z: z.conj().imag,
+}
+COMPLEX: dict[str, Callable[[Tensor], Tensor]] = {
+    "conjugated": lambda z: z.conj(),
+    "conjugated, and no view": lambda z: z.conj().detach(),
+    "conjugated and negated": lambda z: torch._neg_view(z.conj()),
+}
+
+
+ORIGINS: dict[str, Callable[[Tensor], Tensor]] = {
+    "without a history": lambda z: z,
+    "with a history": lambda z: z.requires_grad_().mul(1),
+}
+
+
+def written_and_viewed_before(x: Tensor, w: Tensor) -> Any:
+    y = x.view(2, 2)
+    x.mul_(w)
+    return x, y
+
+
+def turned_and_written(x: Tensor, w: Tensor) -> Any:
+    x.unsqueeze_(0)
+    x.mul_(w)
+    return x
+
+
+def written_and_turned(x: Tensor, w: Tensor) -> Any:
+    x.mul_(w)
+    x.unsqueeze_(0)
+    return x
+
+
+def written_in_part_and_read(x: Tensor, w: Tensor) -> Any:
+    x[1:].mul_(w[1:])
+    return x * w
+
+
+def written_as_a_list(x: Tensor, w: Tensor) -> Any:
+    torch._foreach_mul_([x], [w])
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+@pytest.mark.parametrize("lazy", [*REAL, *COMPLEX])
+@pytest.mark.parametrize(
+    "program",
+    [
+        written_and_viewed_before,
+        turned_and_written,
+        written_and_turned,
+        written_in_part_and_read,
+        written_as_a_list,
+    ],
+    ids=lambda program: program.__name__,
+)
+def test_a_tensor_with_lazy_bits_is_written_with_gradients(program: Callable[..., Any], lazy: str, origin: str) -> None:
+    def make() -> tuple[Tensor, Tensor]:
+        z = complex_ramp(4)
+        w = (z.detach().clone() if lazy in COMPLEX else z.real.detach().clone()).requires_grad_()
+        return {**REAL, **COMPLEX}[lazy](ORIGINS[origin](z)), w
+
+    assert_same_as_eager(program, make, system=purefx.compile)

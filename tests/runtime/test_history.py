@@ -198,6 +198,23 @@ def a_view_is_older_than_a_change_of_geometry_that_changes_nothing(b: Tensor, d:
     return v
 
 
+@programs(lambda: (alive(2, 3),))
+def a_view_is_older_than_a_write_and_a_turn(a: Tensor) -> Any:
+    flat = a.view(-1)
+    a.mul_(2)
+    a.t_()
+    return flat
+
+
+@programs(lambda: (alive(2, 3), leaf(2, 3)))
+def a_view_is_older_than_a_write_and_a_turn_and_written(a: Tensor, w: Tensor) -> Any:
+    flat = a.view(6)
+    a.mul_(w)
+    a.t_()
+    flat.mul_(2)
+    return flat * 2
+
+
 # ---- results whose geometry changes
 
 
@@ -1852,6 +1869,65 @@ def test_one_of_two_uses_of_a_leaf_that_is_given_other_sizes_between_them_is_dif
     assert expected.grad is not None
     assert found.grad is not None
     assert expected.grad.tolist() == found.grad.tolist()
+
+
+def written_unseen_and_used(x: Tensor) -> Any:
+    with torch.no_grad():
+        x.mul_(2)
+    return x.sin()
+
+
+def used_and_written_unseen(x: Tensor) -> Any:
+    y = x * 3
+    with torch.no_grad():
+        x.mul_(2)
+    return y
+
+
+def used_before_and_after_an_unseen_write(x: Tensor) -> Any:
+    y = x * 3
+    x.detach().mul_(2)
+    return y, x.cos() * y
+
+
+@pytest.mark.parametrize(
+    "program",
+    [written_unseen_and_used, used_and_written_unseen, used_before_and_after_an_unseen_write],
+    ids=lambda program: program.__name__,
+)
+@pytest.mark.parametrize("view", [lambda a: a[:2], lambda a: a.view(2, 2), lambda a: a.expand(1, 4)])
+def test_a_view_that_is_written_unseen_is_differentiated_by_as_it_is_then(
+    program: Callable[..., Any], view: Callable[[Tensor], Tensor]
+) -> None:
+    def gradients(f: Callable[..., Any]) -> list[Any]:
+        x = leaf(4)
+        given = view(x * 1)
+        before = torch.autograd.graph.get_gradient_edge(given)
+        results = f(given)
+        results = results if isinstance(results, tuple) else (results,)
+        return [
+            torch.autograd.grad(result.sum(), [place, x], retain_graph=True, allow_unused=True)
+            for result in results
+            for place in (given, before)
+        ]
+
+    assert repr(gradients(purefx.compile(program))) == repr(gradients(program))
+
+
+def test_a_leaf_is_given_other_memory_without_gradients_around() -> None:
+    def program(x: Tensor) -> Any:
+        x.set_(ramp(4))
+        with torch.enable_grad():
+            return x * 2
+
+    seen = []
+    for f in (program, purefx.compile(program)):
+        x = leaf(3)
+        with torch.no_grad():
+            y = f(x)
+        y.sum().backward()
+        seen.append((x.tolist(), x._version, y.tolist(), x.grad.tolist()))
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("name", programs.names())

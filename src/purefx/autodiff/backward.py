@@ -392,7 +392,6 @@ def as_made(tensor: torch.Tensor, now: Region, wanted: Region) -> torch.Tensor:
     """``tensor``, which shows ``now``, as ``wanted``, which it showed when it was made."""
     if now == wanted or now.storage is not wanted.storage:
         return tensor
-    tensor = tensor.conj() if now.conj and not wanted.conj else tensor
     chain = chain_between(now.physical, wanted.physical)
     if chain is None:
         raise GradientsRefused(
@@ -400,7 +399,14 @@ def as_made(tensor: torch.Tensor, now: Region, wanted: Region) -> torch.Tensor:
             where=None,
             remedy="return a copy of it (clone), or use as_strided in the place of as_strided_",
         )
-    return apply_chain(tensor, chain)
+    between = wanted if now.dtype == wanted.dtype else wanted.physical
+    return _reread(apply_chain(_reread(tensor, now, between), chain), between, wanted)
+
+
+def _reread(tensor: torch.Tensor, now: Region, wanted: Region) -> torch.Tensor:
+    """``tensor``, which is lazily conjugated and negated as ``now``, as ``wanted`` is."""
+    tensor = tensor.conj() if now.conj != wanted.conj else tensor
+    return tensor._neg_view() if now.neg != wanted.neg else tensor
 
 
 def _tangent(region: Region, capture: Capture) -> torch.Tensor:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.graph import GradientEdge, Node
 
-from purefx.analysis.gradients import begins, former_edges, new_leaves, results_of
+from purefx.analysis.gradients import begins, former_edges, is_changed, new_leaves, results_of
 from purefx.analysis.replay import Replay, Replayed
 from purefx.capture.captured import Capture, Input
 from purefx.capture.edges import edge_behind, edge_of, is_begun
-from purefx.capture.recording import Call, Region, Variable
+from purefx.capture.recording import Call, Effect, Region, Variable
+from purefx.capture.tensors import variable_of
 from purefx.functional.signature import BaseOutput, ResultOutput, WrittenOutput
 
 
@@ -68,7 +69,8 @@ class Target:
     """Where gradients leave a node: ``source``, a tensor of the caller, a leaf that the program made, or an output.
 
     With ``of_base`` it is the ``_base`` of ``source``.  ``begins`` tells that the program made it the leaf that it is,
-    ``former`` that it is the leaf as it was before it had other memory.
+    ``former`` that it is the leaf as it was before it had other memory, ``renewed`` that it is a view as it is
+    after the call.
     """
 
     source: Input | Variable | Slot
@@ -76,6 +78,7 @@ class Target:
     of_base: bool = False
     begins: bool = False
     former: bool = False
+    renewed: bool = False
 
     @property
     def place(self) -> tuple[Node, int]:
@@ -106,7 +109,7 @@ def infer_targets(capture: Capture, replay: Replay) -> tuple[Target, ...]:
     for known in capture.inputs:
         if known.edge is not None:
             targets.append(Target(known, known.edge))
-            targets += _base(known, capture.inputs)
+            targets += [*_base(known, capture.inputs), *_renewed(known, capture)]
             targets += [Target(known, edge, former=True) for edge in former_edges(capture, known)]
         if begins(known):
             edge = edge_of(known.fake)
@@ -121,6 +124,18 @@ def _base(known: Input, inputs: Iterable[Input]) -> Iterator[Target]:
     if known.base_edge is not None:
         base = next((other for other in inputs if other.tensor is known.tensor._base), None)
         yield Target(known if base is None else base, known.base_edge, of_base=base is None)
+
+
+def _renewed(known: Input, capture: Capture) -> Iterator[Target]:
+    """A view as it is after the call, if autograd has made its history anew since its memory was written unseen."""
+    base = known.fake._base if known.base_edge is not None else None
+    if base is None or not base.requires_grad or is_changed(known):
+        return
+    edge = edge_of(known.fake)
+    turned = {o.variable for c in capture.recording if c.effect is not Effect.WRITE for o in c.written}
+    made = edge is not None and known.edge is not None and edge.node is not known.edge.node
+    if edge is not None and made and not turned & {known.variable, variable_of(base)}:
+        yield Target(known, edge, renewed=True)
 
 
 def _leaf_results(capture: Capture, replay: Replay) -> Iterable[Target]:

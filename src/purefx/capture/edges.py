@@ -198,13 +198,16 @@ def _edge_of_leaf(leaf: torch.Tensor) -> GradientEdge:
 def is_view_without_grad(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` is a view, taken without gradients, of what requires grad.
 
-    Rule: where its base has been written since, PyTorch raises when it is asked for the history.
+    Rule: where its base has been written since, PyTorch raises when it is asked for the history.  Where that has been
+    turned as well, the fake kernel of the view may, which autograd runs for a history alone.
     """
     base = None if tensor.is_inference() else tensor._base
     if base is None or not base.requires_grad:
         return False
     try:
         return tensor.is_leaf
+    except ValueError:
+        return False
     except RuntimeError:
         return not is_piece(tensor)
 

@@ -52,6 +52,8 @@ class Histories:
         """The views whose histories autograd has made, or looked at, since they have any."""
         self.changed: set[Variable] = set()
         """The tensors of the caller whose hooks, if any, are on what they have become by the program's changes."""
+        self._written: set[Variable] = set()
+        """The tensors that operators have written, as autograd has seen."""
 
     def watch(self, tensor: torch.Tensor) -> None:
         """Note that ``tensor`` of the caller is there."""
@@ -77,10 +79,11 @@ class Histories:
 
     def follow(self, call: Call, given: Given, result: Any) -> None:
         """What ``call`` of the tensors ``given`` does to histories; to be called before autograd counts its writes."""
+        call.seen = call.effect in (Effect.WRITE, Effect.GEOMETRY) and self._is_seen(call, given)
         if self._seen and torch.is_grad_enabled():
             self._refresh(call, given)
-        call.seen = call.effect in (Effect.WRITE, Effect.GEOMETRY) and _is_seen(given)
         if call.seen:
+            self._written.update(o.variable for o in call.written)
             with without_overrides():  # nothing is renewed below autograd
                 self._follow_hooks(call, given)
         if call.effect is Effect.VIEW:
@@ -93,6 +96,18 @@ class Histories:
                     _check_turn(call, given.tensors[0])
                     self._turn(given.tensors[0])
 
+    def _is_seen(self, call: Call, given: Given) -> bool:
+        """Whether autograd sees what ``call`` does to the tensors ``given``.
+
+        Rule: an operator that writes to what is lazily conjugated or negated writes to a copy, which is copied back,
+        and autograd sees the operator.  Such a copy is a tensor whose writes nobody has counted.
+        """
+        if not torch.is_grad_enabled() or any(x.requires_grad for x in given.tensors):
+            return torch.is_grad_enabled()
+        if call.op is not aten.copy_.default:
+            return False
+        return call.operands[-1].variable in self._written and given.tensors[-1]._version == 0
+
     def _note(self, views: list[torch.Tensor], version: int) -> None:
         """``views`` are there, of what is at that ``version``; they count with it only after the call."""
         self._seen += map(weakref.ref, views)
@@ -101,7 +116,7 @@ class Histories:
 
     def _refresh(self, call: Call, given: Given) -> None:
         """Autograd has asked for the histories of the operands of ``call``, and gives new ones to what it writes."""
-        seen = call.effect is Effect.WRITE and _is_seen(given) and not written_lists(call.overload, *given.passed)
+        seen = call.effect is Effect.WRITE and call.seen and not written_lists(call.overload, *given.passed)
         written = written_tensors(call.overload, *given.passed) if seen else []
         for tensor in given.tensors:
             if _FRESH in tensor.__dict__:
@@ -145,7 +160,7 @@ class Histories:
 
     def _follow_write(self, call: Call, given: Given) -> None:
         written = written_tensors(call.overload, *given.passed)
-        seen, counted = _is_seen(given), bool(written_lists(call.overload, *given.passed))
+        seen, counted = call.seen, bool(written_lists(call.overload, *given.passed))
         views = self._views()
         counting = {id(view) for x in written for view in counting_with(x, views)}
         for view in views:
@@ -225,8 +240,3 @@ def _may_be_left(view: torch.Tensor) -> bool:
     """Whether the history of ``view`` is made anew after a write, and its base may be detached before that."""
     made_anew = not (is_piece(view) or is_from_function(view))  # of these autograd raises, base or no base
     return view.requires_grad and not has_history_apart(view) and made_anew
-
-
-def _is_seen(given: Given) -> bool:
-    """Whether autograd sees what an operator does to the tensors ``given``."""
-    return torch.is_grad_enabled() and any(x.requires_grad for x in given.tensors)

@@ -210,7 +210,7 @@ def _between_turns(member: Input, changes: Changes) -> tuple[Region, Shown | Non
     if turns is None or not turns.is_alone:
         return None
     region = turns.early[-1].written[0].region if turns.early else member.before
-    if region != region.physical or once(region.geometry) != region.geometry or has_internal_overlap(region.geometry):
+    if once(region.geometry) != region.geometry or has_internal_overlap(region.geometry):
         return None
     seen = bool(turns.early) or _is_written_behind(member, changes)
     behind = turns.nodes if turns.last else None

@@ -71,7 +71,7 @@ def emit_return(scope: Scope) -> list[str]:
 def _mode(scope: Scope, modes: Modes) -> str:
     if modes.inference and not scope.capture.inference:
         return "torch.inference_mode()"
-    return f"torch.set_grad_enabled({modes.grad})" if modes.grad != scope.capture.grad_before else ""
+    return f"torch.set_grad_enabled({modes.grad})" if modes.grad != scope.grad else ""
 
 
 def _begin_resized(scope: Scope) -> list[str]:

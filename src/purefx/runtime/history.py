@@ -6,7 +6,8 @@ arg1.requires_grad_()
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import wraps
 from itertools import groupby
 
 import torch
@@ -56,6 +57,20 @@ from purefx.runtime.versions import emit_at_versions, emit_plain_views
 from purefx.runtime.write_back import emit_seen
 
 
+def _with_grad(emit: Callable[[Scope], list[str]]) -> Callable[[Scope], list[str]]:
+    """``emit``, whose statements run with gradients."""
+
+    @wraps(emit)
+    def emit_with_grad(scope: Scope) -> list[str]:
+        before, scope.grad = scope.grad, True
+        lines = emit(scope)
+        scope.grad = before
+        return lines if before or not lines else ["with torch.enable_grad():", *indented(lines)]
+
+    return emit_with_grad
+
+
+@_with_grad
 def emit_history(scope: Scope) -> list[str]:
     """Statements after the graph has run: the outputs that autograd sees become functions of the targets."""
     before, after = _changes_of_leaves(scope)
@@ -65,9 +80,10 @@ def emit_history(scope: Scope) -> list[str]:
         lines += [
             x for i, level in enumerate(scope.joint.levels) if not level.depth for x in _record(scope, scope.joint, i)
         ]
-    return _with_grad(scope, [*lines, *after])
+    return [*lines, *after]
 
 
+@_with_grad
 def emit_later_levels(scope: Scope) -> list[str]:
     """Statements after memory is written: outputs that depend on outputs become functions of those."""
     if scope.joint is None:
@@ -78,11 +94,7 @@ def emit_later_levels(scope: Scope) -> list[str]:
         lines += [line for i, _ in nodes for line in _record(scope, scope.joint, i)] if depth else []
         slots = [slot for _, level in nodes for slot in level.slots]
         lines += [emit_seen(scope, slot.output) for slot in slots if isinstance(slot.output, WrittenOutput)]
-    return _with_grad(scope, lines)
-
-
-def _with_grad(scope: Scope, lines: list[str]) -> list[str]:
-    return lines if scope.capture.grad_before or not lines else ["with torch.enable_grad():", *indented(lines)]
+    return lines
 
 
 def begin_turned(scope: Scope) -> list[tuple[int, list[str]]]:
@@ -101,6 +113,7 @@ def _begin(scope: Scope) -> dict[Variable, list[str]]:
     return {v: [f"{scope.variables[v]}.requires_grad_()", *hooks.get(v, ())] for v in turned_leaves(scope)}
 
 
+@_with_grad
 def emit_late_leaves(scope: Scope) -> list[str]:
     """Results that statements make, and that are leaves which require grad, or keep their gradients."""
     lines = emit_late_hooks(scope)
@@ -117,7 +130,7 @@ def emit_late_leaves(scope: Scope) -> list[str]:
             lines.append(f"{name}.retain_grad()")
     lines += [f"{name}.retain_grad()" for known, name in scope.inputs.items() if known.retains_grad]
     lines += emit_hooks_between(scope)
-    return _with_grad(scope, list(dict.fromkeys(lines)))
+    return list(dict.fromkeys(lines))
 
 
 def _check_not_older(scope: Scope, result: TensorResult) -> None:
@@ -324,11 +337,12 @@ def _recorder(scope: Scope, level: Level) -> str:
 def _holders(scope: Scope, joint: Joint, level: Level) -> list[Input]:
     """The tensors of the caller that ``level`` saves or shows, and whose version is another than before or at the end.
 
-    They are what is saved, and what a view shows that is not older than the last write.
+    They are what is saved, what a view shows that is not older than the last write, and views as they are in the end.
     """
     sources = [joint.residuals[name] for name in joint.kept(level)]
     saved = [holder_of(source.root) for source in sources if isinstance(source, RootInput)]
-    held = dict.fromkeys([*saved, *_shown_by_aliases(scope, level)])
+    renewed = [t.source for t in level.targets if t.renewed and isinstance(t.source, Input)]
+    held = dict.fromkeys([*saved, *renewed, *_shown_by_aliases(scope, level)])
     moved = {member for root in scope.functional.written for member in root.members}
     return [known for known in held if known.writes or known in moved]
 

@@ -23,6 +23,7 @@ from purefx.runtime.spelling import Speller
 class Scope:
     """What the parts of a wrapper are made of, and the names that they share.
 
+    ``grad`` tells whether the statements that are being made run with gradients.
     ``examples`` are inputs that stand for tensors of the caller, whose history is theirs; ``alike`` are such at every
     call.
 
@@ -40,6 +41,7 @@ class Scope:
         self.earlier: dict[Input, str] = {}
         self.former: dict[Input | None, str] = {}
         self.left: dict[Input, str] = {}
+        self.grad = capture.grad_before
         self.early: set[Call] = set()
         self.from_functions: set[Variable] = set()
         self.remembered: dict[Input, None] = {}

@@ -115,7 +115,12 @@ class Speller:
 
 def spell_physical(region: Region) -> str:
     """Views that make of a tensor that shows ``region`` the elements as they lie in memory."""
-    return f"{'.conj()' * region.conj}{'._neg_view()' * region.neg}"
+    return spell_bits(region, region.physical)
+
+
+def spell_bits(shown: Region, wanted: Region) -> str:
+    """Views that make of a tensor that is lazily conjugated and negated as ``shown`` one that is as ``wanted``."""
+    return f"{'.conj()' * (shown.conj != wanted.conj)}{'._neg_view()' * (shown.neg != wanted.neg)}"
 
 
 def _size(call: Call) -> Any:

@@ -12,7 +12,7 @@ from purefx.functional.roots import Root
 from purefx.functional.signature import WrittenOutput
 from purefx.layout import Chain, Slice
 from purefx.runtime.scope import Scope, indented
-from purefx.runtime.spelling import METHOD_OF_STEP, spell_physical, spell_range
+from purefx.runtime.spelling import METHOD_OF_STEP, spell_bits, spell_physical, spell_range
 
 
 def emit_write_back(scope: Scope) -> list[str]:
@@ -29,7 +29,7 @@ def emit_seen(scope: Scope, output: WrittenOutput) -> str:
     assert shown is not None  # asked of such outputs
     chain = chain_between(shown.before.physical, output.region)
     assert chain is not None  # so the way was chosen
-    name = f"{scope.inputs[shown.source]}{'._base' * shown.of_base}{spell_physical(shown.before)}"
+    name = f"{scope.inputs[shown.source]}{'._base' * shown.of_base}{spell_bits(shown.before, output.region)}"
     return f"{chained(scope, name, chain)}.copy_({scope.outputs[output]})"
 
 
