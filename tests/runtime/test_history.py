@@ -28,6 +28,12 @@ def alive(*sizes: int) -> Tensor:
     return leaf(*sizes) * 1
 
 
+def plain_view(base: Tensor) -> Tensor:
+    """A view of ``base`` that was taken without gradients."""
+    with torch.no_grad():
+        return base[:1]
+
+
 # ---- views of what has become a leaf
 
 
@@ -213,6 +219,32 @@ def a_view_is_older_than_a_write_and_a_turn_and_written(a: Tensor, w: Tensor) ->
     a.t_()
     flat.mul_(2)
     return flat * 2
+
+
+@programs(lambda: (leaf(1, 4).clone().diagonal(-1),))
+def a_view_without_elements_is_written_by_a_function(a: Tensor) -> Any:
+    Negate.apply(a)
+    return a
+
+
+@programs(lambda: (ramp(8)[::2].view(4, 1),))
+def a_view_becomes_a_leaf_and_is_read_before_a_view_of_it_is_written(a: Tensor) -> Any:
+    column = a[..., 0::2]
+    a.requires_grad_()
+    column.copy_(a + 1)
+    return a
+
+
+@programs(lambda: (base := ramp(2, 3).clone().requires_grad_(), base.chunk(1, 1)[0]))
+def a_piece_of_what_is_detached_and_written_is_written(a: Tensor, piece: Tensor) -> Any:
+    a.detach_()
+    a.mul_(2)
+    piece.mul_(2)
+
+
+@programs(lambda: (plain_view(base := ramp(1, 4).clone().requires_grad_()), base.chunk(1, 1)[0]))
+def a_piece_is_written_from_a_view_that_was_taken_without_gradients(a: Tensor, piece: Tensor) -> Any:
+    piece.add_(a)
 
 
 # ---- results whose geometry changes

@@ -123,7 +123,8 @@ class Histories:
                 makes = any(tensor is x for x in written)
                 tensor.__dict__[_FRESH] = tensor._version + makes
                 variable = variable_of(tensor)
-                if variable is not None and (makes or (tensor.requires_grad and call.op is not aten.detach.default)):
+                looks = tensor.requires_grad and not has_history_apart(tensor) and call.op is not aten.detach.default
+                if variable is not None and (makes or looks):
                     self.known.add(variable)
 
     def _follow_view(self, call: Call, given: Given, result: Any) -> None:

@@ -13,14 +13,15 @@ from contextlib import contextmanager
 
 import torch
 
-from purefx._torch import view_rules
+from purefx._torch import is_from_function, is_piece
 from purefx.capture.captured import Input
+from purefx.capture.edges import Forgotten
 from purefx.capture.frames import failing_values
 from purefx.capture.recording import Recording
 from purefx.operators import aten
 
-_MAKERS = {"AsStrided": aten.as_strided.default, "View": aten.view.default}
-"""The operators that make fakes of views, by their names in errors."""
+_MAKERS = {"AsStrided": aten.as_strided.default, "View": aten.view.default, Forgotten.__name__: None}
+"""The operators that make fakes of views, by their names in errors; None of what no program can run."""
 
 _NAME = re.compile(r"Output \d+ of \w+ is a view")
 
@@ -36,11 +37,11 @@ def eager_names(inputs: Iterable[Input], recording: Recording) -> Iterator[None]
         yield
     except RuntimeError as error:
         text = str(error)
-        maker = next((op for name, op in _MAKERS.items() if text.startswith(f"Output 0 of {name} is a view")), None)
-        if maker is None:
+        makers = [op for name, op in _MAKERS.items() if text.startswith(f"Output 0 of {name} is a view")]
+        if not makers:
             raise
-        known = [k for k in inputs if k.tensor.requires_grad and k.fake._is_view()]
-        known = [k for k in known if view_rules(k.fake) != type(view_rules(k.fake)).DEFAULT]
+        maker = makers[0]
+        known = [k for k in inputs if k.tensor.requires_grad and (is_piece(k.fake) or is_from_function(k.fake))]
         last = recording.calls[-1] if recording.calls else None
         remade = last is not None and last.op is maker
         alone = len(known) == 1 and not any(call.op is maker for call in recording)

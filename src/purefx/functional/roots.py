@@ -246,14 +246,19 @@ def _leads(way: Shown, region: Region) -> bool:
 def seen_without_elements(
     recording: Recording, roots: Iterable[Root], ways: Iterable[Shown], changes: Changes
 ) -> Iterable[tuple[Root, Region, Shown]]:
-    """The writes to no element at all that autograd sees, of tensors that none of ``ways`` shows a write of."""
+    """The writes to no element at all that autograd sees, of tensors that none of ``ways`` shows a write of.
+
+    Rule: that of a custom function is seen as one of the function, not as the operator that it is.
+    """
     shown = {id(base_of(way.fake)) for way in ways}
-    calls = [call for call in recording if call.effect is Effect.WRITE and call.seen]
-    empty = dict.fromkeys(o.region for call in calls for o in call.written if o.region.geometry.is_empty)
-    for root in roots if empty else ():
+    calls = [call for call in recording if call.effect is Effect.WRITE]
+    writes = [(o.region, call.seen) for call in calls for o in call.written if o.region.geometry.is_empty]
+    for root in roots if writes else ():
         for member in root.members:
             if id(base_of(member.fake)) not in shown and is_changed(member):
                 family = [m for m in root.members if base_of(m.fake) is base_of(member.fake)]
+                turned = any(m.variable in changes.turned for m in family)
+                empty = [region for region, is_seen in writes if is_seen or not turned]
                 region = next((r for r in empty if r.storage is root.region.storage), None)
                 seen = [] if region is None else _seen_by_family(family, region, changes)
                 yield from ((root, part, way) for part, way in seen if way is not None)
