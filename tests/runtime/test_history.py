@@ -1958,6 +1958,7 @@ def test_a_leaf_is_given_other_memory_without_gradients_around() -> None:
         with torch.no_grad():
             y = f(x)
         y.sum().backward()
+        assert x.grad is not None
         seen.append((x.tolist(), x._version, y.tolist(), x.grad.tolist()))
     assert seen[0] == seen[1]
 

@@ -10,7 +10,7 @@ writes off the copies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -18,10 +18,10 @@ from typing import Any, cast
 
 import torch
 
-from purefx._torch import batch_of_each_vmap, pytree
+from purefx._torch import batch_of_each_vmap, pytree, tangent_of
 from purefx.analysis.replay import Fresh, Replay
 from purefx.capture.arguments import Held, Leaf, TableEntry
-from purefx.capture.captured import Capture, Input, TensorResult, finder
+from purefx.capture.captured import Capture, Input, TensorResult, finder, name_of
 from purefx.capture.edges import take_off_hooks
 from purefx.capture.fakes import fake_like
 from purefx.capture.owners import find_owners
@@ -45,12 +45,20 @@ from purefx.transforms.programs import Fixed, Program
 
 
 class Base(Fixed):
-    """The user's function as it was captured."""
+    """The user's function as it was captured; it detaches the inputs ``detached`` in place."""
 
     def __init__(
-        self, engine: Engine, name: str, capture: Capture, replay: Replay, functional: Functional, teller: Teller
+        self,
+        engine: Engine,
+        capture: Capture,
+        replay: Replay,
+        functional: Functional,
+        teller: Teller,
+        detached: Collection[Input],
     ) -> None:
+        name = name_of(capture.function)
         self._capture = capture
+        self._detached = detached
         self._parts = infer_parts(functional, capture)
         self.functional = in_parts(functional, self._parts, capture.recording)
         self._roots = [_root(given) for given in self.functional.inputs]
@@ -172,7 +180,7 @@ class Base(Fixed):
     def function(self, *inputs: torch.Tensor) -> Tensors:
         """The function on views of ``inputs``, or of copies where it writes; what it draws is none of them to it."""
         memory = self._memory(dict(zip(self._roots, inputs, strict=False)))
-        given = {known: _given(known, memory) for known in self._capture.inputs}
+        given = {known: self._given(known, memory) for known in self._capture.inputs}
         args, kwargs = self._arguments(given)
         with self._put(given):
             results = pytree.tree_leaves(self._capture.function(*args, **kwargs))
@@ -201,6 +209,15 @@ class Base(Fixed):
                 x = None if part in self._overwritten else given.get(part)
                 memory[part] = _empty(part.region) if x is None else _copy(x) if part.written else x
         return memory
+
+    def _given(self, known: Input, memory: dict[Root, torch.Tensor]) -> torch.Tensor:
+        """A view of what stands for the memory of ``known``; no view where that is to be detached."""
+        for root, tensor in memory.items():
+            if known in root.members:
+                if known in self._detached and len(root.members) == 1 and root.region == known.before:
+                    return _copy(tensor)
+                return _view(tensor.view_as(tensor), root.region, known.before)
+        return _empty(known.before)
 
     def _arguments(self, given: dict[Input, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         leaves = list(self._capture.flat.leaves)
@@ -250,7 +267,7 @@ class Base(Fixed):
         for result in views:
             tensor = tensors[result.variable]
             base = tensor._base
-            if base is None or (tensor.requires_grad and not base.requires_grad):  # what a function has made of a view
+            if base is None or _is_apart(tensor, base):
                 continue
             if geometry_of(base) == wanted.geometry:  # not a view of it, inside of a transform
                 return base
@@ -259,6 +276,12 @@ class Base(Fixed):
             region = result.region.at(once(result.region.geometry))
             _view(made, wanted, region).copy_(_first(tensors[result.variable], region.geometry.sizes))
         return made
+
+
+def _is_apart(view: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether ``view`` has a history or a tangent, and ``base`` none: a function made it, or the base is detached."""
+    lacks_tangent = tangent_of(view) is not None and tangent_of(base) is None
+    return lacks_tangent or (view.requires_grad and not base.requires_grad)
 
 
 class _Kept(torch.autograd.Function):
@@ -318,13 +341,6 @@ def _copy(x: torch.Tensor) -> torch.Tensor:
 def _empty(region: Region) -> torch.Tensor:
     geometry = region.geometry
     return torch.empty_strided(geometry.sizes, geometry.strides, dtype=region.dtype, device=region.storage.device)
-
-
-def _given(known: Input, memory: dict[Root, torch.Tensor]) -> torch.Tensor:
-    for root, tensor in memory.items():
-        if known in root.members:
-            return _view(tensor.view_as(tensor), root.region, known.before)
-    return _empty(known.before)
 
 
 def _first(x: torch.Tensor, sizes: Sequence[Any]) -> torch.Tensor:

@@ -10,7 +10,7 @@ program's own views, so that the transforms see that as they do in eager.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,7 @@ import torch
 from purefx._torch import is_plain, outside_transforms, pytree, without_modes
 from purefx.analysis.replay import infer_replay
 from purefx.capture.arguments import Leaf, Source
-from purefx.capture.captured import name_of, without_effects
+from purefx.capture.captured import Capture, Input, TensorResult, without_effects
 from purefx.capture.fakes import has_symbols
 from purefx.capture.loops import known_sizes
 from purefx.capture.owners import find_owners
@@ -129,10 +129,13 @@ class Composer:
         apart = written_apart(captured, replay)
         returned = replace(replay, results=(*replay.results, *apart))
         functional = functionalize(captured, returned, keep=teller > Teller.OPERATORS)
-        base = Base(self.engine, name_of(self.function), captured, replay, functional, teller)
+        detached = _detached(captured, {id(x()) for x in steering.detached})
+        base = Base(self.engine, captured, replay, functional, teller, detached)
         scope = Views(captured, replay, _without_views(base.functional))
         scope.examples = frozenset(known for known in captured.inputs if _is_example(known.sources[0], differentiated))
-        wrapper = compile_wrapper(scope, _body(scope, [how.variable for how in apart]), {"graph": base.call})
+        wrapper = compile_wrapper(
+            scope, _body(scope, [how.variable for how in apart], detached if self.effects else ()), {"graph": base.call}
+        )
         made = Specialisation(structure, differentiated, wrapper, base)
         self.specialisations.appendleft(made)
         return made
@@ -159,7 +162,31 @@ def _without_views(functional: Functional) -> Functional:
     return replace(functional, outputs=tuple(outputs))
 
 
-def _body(scope: Views, apart: Sequence[Variable]) -> list[str]:
+def _detached(capture: Capture, seen: Collection[int]) -> list[Input]:
+    """The inputs that the program detaches in place, which it has been ``seen`` to do to these fakes.
+
+    Rule: views of what is detached, and its new value, belong to its history before that or after it, and no operator
+    tells.  So nothing is returned together with its view, and no input written or viewed.
+    """
+    found = [known for known in capture.inputs if id(known.fake) in seen]
+    results = [result for result in capture.results if isinstance(result, TensorResult)]
+    variables = [known.variable for known in found] + [r.variable for r in results if id(r.fake) in seen]
+    written = any(known.writes for known in found)
+    for variable in variables:
+        if written or any(_is_view_of(result, variable) for result in results):
+            raise TransformRefused(
+                "a function under a transform detaches in place what it writes to, or returns together with a view",
+                where=None,
+                remedy="use what detach() returns",
+            )
+    return found
+
+
+def _is_view_of(result: TensorResult, variable: Variable) -> bool:
+    return result.variable is not variable and result.region.storage is variable.last.storage
+
+
+def _body(scope: Views, apart: Sequence[Variable], detached: Sequence[Input]) -> list[str]:
     """The statements that run a program on wrapped tensors; results that are ``apart`` have values of their own."""
     checks = _checks_of_memory(scope)
     roots = emit_roots(scope)
@@ -173,6 +200,7 @@ def _body(scope: Views, apart: Sequence[Variable]) -> list[str]:
         *([] if graph is None else [graph]),
         *_layouts(scope),
         *_write_back(scope),
+        *(f"{scope.inputs[known]}.detach_()" for known in detached),
         *_hooks(scope),
         *emit_statements(scope, ()),
         *scope.rest(),

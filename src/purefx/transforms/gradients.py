@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -54,17 +55,23 @@ class Teller(IntEnum):
 
 
 class Steering(TorchFunctionMode):
-    """Sees what a program does to gradients besides running operators; ``teller`` says who tells them then."""
+    """Sees what a program does to gradients besides running operators; ``teller`` says who tells them then.
+
+    ``detached`` are the tensors that it detaches in place.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.teller = Teller.OPERATORS
+        self.detached: list[weakref.ref[torch.Tensor]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What ``func`` gives."""
         module = _calling_module()
         if not module.startswith(("purefx.", "torch.autograd.")):
             self.teller = max(self.teller, _STEERING.get(func, Teller.OPERATORS))
+            if _STEERING.get(func) is Teller.PROGRAM:
+                self.detached.append(weakref.ref(args[0]))
         if not module.startswith(("purefx.", "torch.")) and any(map(_is_left, pytree.tree_leaves((args, kwargs)))):
             raise TransformRefused(
                 "the program reaches what a transform has wrapped by way of an object that purefx does not watch",
