@@ -85,7 +85,8 @@ def infer_slots(capture: Capture, replay: Replay, outputs: Sequence[ForwardOutpu
     origins = {v: _origin(own, v, replay) for v in own}
     slots += [Slot(Alias(v, v.last), x) for v, x in own.items() if origins[v] == (v, 0)]
     hidden = {origin: (x, behind) for v, x in own.items() for origin, behind in [origins[v]] if origin not in own}
-    slots += [Slot(Alias(v, v.last), x, behind) for v, (x, behind) in hidden.items()]
+    hooked = {hook.variable for hook in capture.hooks}
+    slots += [Slot(Alias(v, v.last, v in hooked), x, behind) for v, (x, behind) in hidden.items()]
     return tuple(slots)
 
 
@@ -225,9 +226,9 @@ def run_backward(
             segment = tuple(calls[start:])
         finally:
             del calls[before:]
-            for slot in slots:
-                if slot.fake.retains_grad:
-                    slot.fake.grad = None  # that of this run
+            for tensor in recorder.alive():
+                if tensor.retains_grad:
+                    tensor.grad = None  # that of this run
     shown = tuple((i, recorder.region(t)) for (i, _, _), t in zip(given, tangents, strict=True))
     counted = frozenset(variable for together in read.values() for variable in together)
     return Backward(recorder.recording, segment, shown, regions, resumed.inputs()[known:], counted, refusal)

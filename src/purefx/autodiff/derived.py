@@ -50,7 +50,10 @@ def gradient_of(capture: Capture, level: Level, pattern: Pattern, check: Callabl
         raise _refusal()
     for slot in level.slots:
         _place(slot, places, capture)
-    stops = [target for target in level.targets if isinstance(target.source, Slot) or target.is_view]
+    if {target.source for target in level.targets} & {hook.variable for hook in level.hooks} - places.keys():
+        raise _refusal()  # a hook is on a view that only the run has in hand
+    own = [target for target in level.targets if isinstance(target.source, Slot) or target.is_made]
+    stops = [*own, *(target for target in level.targets if target.is_view)]
 
     def gradient(leaves: tuple[Any, ...], tangents: Tensors, _: Tensors) -> tuple[torch.Tensor | None, ...]:
         check()
@@ -61,11 +64,11 @@ def gradient_of(capture: Capture, level: Level, pattern: Pattern, check: Callabl
         slots = [_tensor(slot, places, capture, results) for slot in level.slots]
         given = [_entered(x, slot) for x, slot, is_given in zip(slots, level.slots, pattern, strict=True) if is_given]
         inputs = [_source(target, leaves, places, capture, results) for target in level.targets]
-        made = [x for target, x in zip(level.targets, inputs, strict=True) if isinstance(target.source, Slot)]
+        made = [x for target, x in zip(level.targets, inputs, strict=True) if target in own]
         hooks = [(tensor, hook) for tensor in (*slots, *made) for hook in take_off_hooks(tensor)]
         for tensor in inputs:
             take_off_hooks(tensor)  # they are on the tensors of the call, and run there
-        ends = [before.get(target) or x for target, x in zip(level.targets, inputs, strict=True)]
+        ends = [before.get(target) or _end(target, x, places) for target, x in zip(level.targets, inputs, strict=True)]
         passed = [_edge(end) for target, end in zip(level.targets, ends, strict=True) if target in stops]
         with stopped(passed):
             found = torch.autograd.grad(given, ends, tangents, create_graph=True, allow_unused=True)  # type: ignore[arg-type]  # it takes tensors and edges together
@@ -139,7 +142,7 @@ def _source(
     if isinstance(source, Slot):
         return _tensor(source, places, capture, results)
     if not isinstance(source, Input):
-        found: torch.Tensor = results[places[source]]
+        found: torch.Tensor = results[places[source] if source in places else _place_of_piece(target, capture)]
         return found
     tensor: torch.Tensor = finder(source, capture.inputs)(leaves)
     return tensor if not target.of_base or tensor._base is None else tensor._base
@@ -153,6 +156,24 @@ def _entered(tensor: torch.Tensor, slot: Slot) -> torch.Tensor | GradientEdge:
     if not isinstance(output, ResultOutput | BaseOutput) or variable is not output.variable:
         return tensor
     return as_made(tensor, variable.last, slot.region)
+
+
+def _place_of_piece(target: Target, capture: Capture) -> int:
+    """Which result the node of ``target`` has made, of which this is another piece."""
+    for i, result in enumerate(capture.results):
+        edge = edge_of(result.fake) if isinstance(result, TensorResult) else None
+        if edge is not None and edge.node is target.edge.node:
+            return i
+    raise _refusal()
+
+
+def _end(target: Target, tensor: torch.Tensor, places: dict[Variable, int]) -> torch.Tensor | GradientEdge:
+    """Where gradients leave by ``target``, in a run that has made ``tensor`` of it, or another piece of the node."""
+    if isinstance(target.source, Slot) and target.source.behind is not None:
+        return edge_behind(tensor, target.source.behind)
+    if not target.is_made or target.source in places:
+        return tensor
+    return GradientEdge(get_gradient_edge(tensor).node, target.edge.output_nr)
 
 
 def _edge(end: torch.Tensor | GradientEdge) -> Place:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from purefx.analysis.gradients import is_detached
 from purefx.analysis.replay import Replay
-from purefx.autodiff.backward import Pattern, infer_slots, run_backward
+from purefx.autodiff.backward import Backward, Pattern, infer_slots, run_backward
 from purefx.autodiff.levels import Level, infer_levels, without_idle_targets
 from purefx.autodiff.partition import Partition, choose_saved, partition_function, recompute
-from purefx.autodiff.targets import infer_targets
-from purefx.capture.captured import Capture
+from purefx.autodiff.targets import infer_targets, infer_views, infer_views_made_anew
+from purefx.capture.captured import Capture, taken_off
 from purefx.capture.recording import Effect, Variable
 from purefx.errors import GradientsRefused, PurefxError, UnsupportedOperator
 from purefx.functional.backward import residual_outputs, rewrite_backward
@@ -79,7 +79,8 @@ def functionalize_jointly(
         return _checked(rewriter.finish(), effects=effects), None
     turned = any(call.effect in (Effect.GEOMETRY, Effect.STORAGE) for call in replay.statements)
     single = turned or any(map(is_detached, capture.inputs))
-    levels = infer_levels(capture.inputs, slots, infer_targets(capture, replay), single=single)
+    made = (*infer_views(capture, replay, slots), *infer_views_made_anew(capture))
+    levels = infer_levels(capture, slots, infer_targets(capture, replay), made, single=single)
     for level in levels:
         _differentiate(capture, level)
     levels = tuple(map(without_idle_targets, levels))
@@ -118,13 +119,19 @@ def _differentiate(capture: Capture, level: Level) -> None:
     alone = [tuple(i == j for j in range(len(level.slots))) for i in range(len(level.slots))]
     for pattern in dict.fromkeys((everything, *alone)):
         try:
-            level.found[pattern] = run_backward(capture, level.slots, level.targets, level.stops, pattern)
+            level.found[pattern] = _run(capture, level, pattern)
         except PurefxError:
             raise
         except Exception as error:  # the program's own, which eager raises in the backward
             level.raised[pattern] = error
         if everything in level.found:
             return
+
+
+def _run(capture: Capture, level: Level, pattern: Pattern) -> Backward:
+    """The backward of ``level`` for ``pattern``, but for hooks that run on real tensors."""
+    with taken_off(level.hooks):
+        return run_backward(capture, level.slots, level.targets, level.stops, pattern)
 
 
 def _partitioned(
@@ -150,7 +157,7 @@ def derive(capture: Capture, replay: Replay, joint: Joint, level: Level, pattern
         return known
     if pattern in level.raised:
         raise level.raised[pattern].with_traceback(None)
-    backward = run_backward(capture, level.slots, level.targets, level.stops, pattern)
+    backward = _run(capture, level, pattern)
     rewriter = _rewriter(capture, replay)
     graph = rewrite_backward(rewriter, backward, by_value=joint.by_value)
     kept = frozenset(joint.kept(level))

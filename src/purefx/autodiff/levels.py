@@ -6,19 +6,29 @@
 
 In eager a caller can differentiate the loss by h, or watch the gradient that arrives at h.  So what depends on an
 output takes that output, and no gradient flows past it.
+
+    def f(x):                  level 0    y, a function of x
+        y = x * 2              the view   y[0], taken of y by the view's own operator
+        v = y[0]               level 1    loss, a function of v
+        return v, v.sum()
+
+A view is no node of the call: it carries gradients on to its base by itself.  What depends on it takes it too, once its
+base has its history.  So each place in the graph of autograd that somebody holds (an output, a view, a tensor of the
+caller) is passed once, and what is at that place, a hook or a gradient that is kept, sees the sum, as in eager.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch.autograd.graph import Node
 
 from purefx.autodiff.backward import Backward, Pattern, Place
 from purefx.autodiff.targets import Slot, Target
-from purefx.capture.captured import Input
-from purefx.capture.edges import base_of, edge_of, is_function
+from purefx.capture.captured import Capture, Hook, Input, TensorResult
+from purefx.capture.edges import base_of, edge_of, is_begun, is_function
+from purefx.errors import GradientsRefused
 from purefx.functional.signature import FunctionalBackward, WrittenOutput
 
 
@@ -27,9 +37,10 @@ class Level:
     """One node: gradients enter at ``slots`` and leave at ``targets``, of which the slots of earlier levels are some.
 
     Nodes of one ``depth`` have nothing in common: differentiating one leaves what the others have saved.
-    ``stops`` are the places of all slots of earlier levels.  ``found`` and ``backwards`` are its backwards so far, as
-    recorded and as graphs, by which slots have a tangent; ``raised`` has what eager's backward raises.  To the targets
-    ``aside`` no edge leads.
+    ``stops`` are the places of all slots of earlier levels, and of views that the call makes.  ``found`` and
+    ``backwards`` are its backwards so far, as recorded and as graphs, by which slots have a tangent; ``raised`` has
+    what eager's backward raises.  To the targets ``aside`` no edge leads.  The ``hooks`` run on what the call returns
+    and makes, and not in its backward.
     """
 
     depth: int
@@ -37,6 +48,7 @@ class Level:
     targets: tuple[Target, ...]
     stops: frozenset[Place]
     aside: frozenset[Target] = frozenset()
+    hooks: tuple[Hook, ...] = ()
     found: dict[Pattern, Backward] = field(default_factory=dict)
     backwards: dict[Pattern, FunctionalBackward] = field(default_factory=dict)
     raised: dict[Pattern, Exception] = field(default_factory=dict)
@@ -51,33 +63,71 @@ def without_idle_targets(level: Level) -> Level:
 
 
 def infer_levels(
-    inputs: Sequence[Input], slots: Sequence[Slot], targets: Sequence[Target], *, single: bool = False
+    capture: Capture,
+    slots: Sequence[Slot],
+    targets: Sequence[Target],
+    made: Sequence[Target],
+    *,
+    single: bool = False,
 ) -> tuple[Level, ...]:
     """The levels of ``slots``, which gradients enter; they leave at ``targets``; ``single`` puts all into one.
 
-    All are one level too where a later one would need a tensor as it was before an earlier one wrote to it.
+    ``made`` are the views that the call makes.  All are one level too where a later one would need a tensor as it was
+    before an earlier one wrote to it.
     """
-    passed = {slot: _passed(slot, inputs) for slot in slots}
+    made = () if single else made
+    passed = {slot: _passed(slot, capture.inputs) for slot in slots}
     depths = _depths(passed) if len(slots) > 1 and not single else dict.fromkeys(slots, 0)
+    if depths is None:
+        return infer_levels(capture, slots, targets, made, single=True)
+    if single:
+        _check_not_passed(capture, passed)
     views = {target.place for target in targets if target.is_view}
+    shown = {target.place: target for target in made if target.place not in _held(passed)}
+    hooks = () if single else _hooks_outside(capture, _held(passed).keys() | shown.keys())
     levels: list[Level] = []
-    groups = _groups(depths, passed, targets, single=single)
+    groups = _groups(depths, passed, (*targets, *made), single=single)
     for depth, mine in groups:
-        earlier = [target for slot in slots if depths[slot] < depth and slot.is_held for target in passed[slot]]
+        earlier = [target for slot in slots if depths[slot] < depth and slot.is_passed for target in passed[slot]]
+        starts = [target.place for slot in mine for target in passed[slot]]
+        before = frozenset(target.place for target in earlier)
+        met = _reached(starts, before | views | shown.keys())
+        earlier += [shown[place] for place in met if place in shown]
         stops = frozenset(target.place for target in earlier)
-        met = _reached([target.place for slot in mine for target in passed[slot]], stops | views)
-        accumulating = any(map(is_function, (node for node, _ in met)))
-        aside = frozenset(t for t in targets if accumulating and t.place not in met and _is_given_leaf(t))
+        aside = _aside(targets, met, stops)
         wanted = tuple(t for t in targets if t.place in met or t in aside)
         if stops:
             writing = [s for s in slots if depths[s] < depth and isinstance(s.output, WrittenOutput)]
             written = {id(base_of(slot.fake)) for slot in writing}
             sources = [target.source for target in wanted if isinstance(target.source, Input)]
             if _runs_functions(stops, wanted) or any(id(base_of(source.fake)) in written for source in sources):
-                return infer_levels(inputs, slots, targets, single=True)
+                return infer_levels(capture, slots, targets, made, single=True)
             wanted = (*wanted, *{t.place: t for t in earlier if t.place in met}.values())
-        levels.append(Level(depth, mine, wanted, stops, aside))
+        levels.append(Level(depth, mine, wanted, stops, aside, hooks))
     return tuple(levels)
+
+
+def _check_not_passed(capture: Capture, passed: dict[Slot, list[Target]]) -> None:
+    """Refuse a hook on a result, or a gradient that it keeps, where gradients of others pass it inside of one node."""
+    results = (result for result in capture.results if isinstance(result, TensorResult))
+    watched = [result.fake for result in results if result.hooks or result.fake.retains_grad]
+    edges = [edge for fake in watched if not is_begun(fake) for edge in [edge_of(fake)] if edge is not None]
+    places = {(edge.node, edge.output_nr) for edge in edges}
+    for found in passed.values() if places else ():
+        own = {target.place for target in found}
+        if places & _reached(own, frozenset()) - own:
+            raise GradientsRefused(
+                "a result has a hook or keeps its gradient, another is computed of it, and the program turns a tensor"
+                " in place, detaches one, or runs a function of its own on the way",
+                where=None,
+                remedy="return a copy of what has the hook (clone)",
+            )
+
+
+def _aside(targets: Sequence[Target], met: set[Place], stops: Collection[Place]) -> frozenset[Target]:
+    """The leaves that no gradient has ``met``, and that may get some all the same: by a function on the way."""
+    accumulating = any(is_function(node) for node, _ in met.difference(stops))
+    return frozenset(t for t in targets if accumulating and t.place not in met and _is_given_leaf(t))
 
 
 _MANY = 8
@@ -129,12 +179,22 @@ def _passed(slot: Slot, inputs: Sequence[Input]) -> list[Target]:
 
 
 def _held(passed: dict[Slot, list[Target]]) -> dict[Place, Slot]:
-    """The places of the slots that somebody holds, and can differentiate by; the first of several owns a place."""
-    return {t.place: slot for slot, found in reversed(passed.items()) if slot.is_held for t in found}
+    """The places of the slots that somebody holds, or holds views of, and can differentiate by.
+
+    The first of several owns a place.
+    """
+    return {t.place: slot for slot, found in reversed(passed.items()) if slot.is_passed for t in found}
 
 
-def _depths(passed: dict[Slot, list[Target]]) -> dict[Slot, int]:
-    """How many outputs lie one behind the other on the longest way from each slot."""
+def _hooks_outside(capture: Capture, places: Container[Place]) -> tuple[Hook, ...]:
+    """The hooks on what the call makes that are at one of ``places``, which somebody holds."""
+    given = {known.variable for known in capture.inputs}
+    edges = ((hook, hook.edge) for hook in capture.hooks if hook.variable not in given)
+    return tuple(hook for hook, edge in edges if edge is not None and (edge.node, edge.output_nr) in places)
+
+
+def _depths(passed: dict[Slot, list[Target]]) -> dict[Slot, int] | None:
+    """How many outputs lie one behind the other on the longest way from each slot; None if two depend on each other."""
     owner = _held(passed)
     behind: dict[Slot, set[Slot]] = {}
     for slot, targets in passed.items():
@@ -152,7 +212,7 @@ def _depths(passed: dict[Slot, list[Target]]) -> dict[Slot, int]:
             depths[slot] = max((depth + 1 for depth in known if depth is not None), default=0)
         if not waiting:
             return depths
-    return dict.fromkeys(passed, 0)
+    return None
 
 
 def _runs_functions(stops: frozenset[Place], targets: Sequence[Target]) -> bool:

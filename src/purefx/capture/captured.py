@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
@@ -114,13 +114,44 @@ def without_effects(capture: Capture) -> Capture:
     for known in capture.inputs:
         known.writes, known.hooks, known.late_hooks, known.retains_grad = 0, (), (), False
     results = tuple(replace(r, hooks=()) if isinstance(r, TensorResult) else r for r in capture.results)
-    return replace(capture, results=results, rebindings=())
+    return replace(capture, results=results, rebindings=(), hooks=())
 
 
 def name_of(function: Callable[..., Any]) -> str:
     """The name of ``function``; that of its class for a callable object."""
     name: str = getattr(function, "__name__", type(function).__name__)
     return name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hook:
+    """A hook that the program has registered on ``variable``, as long as ``table`` has it; it is at ``edge``."""
+
+    variable: Variable
+    edge: GradientEdge | None
+    table: dict[int, Any]
+    number: int
+    function: Any
+
+    @property
+    def remains(self) -> bool:
+        """Whether nobody has removed it."""
+        return self.number in self.table
+
+
+@contextmanager
+def taken_off(hooks: Collection[Hook]) -> Iterator[None]:
+    """Let ``hooks`` not run."""
+    tables = {id(hook.table): hook.table for hook in hooks}
+    before = [(table, dict(table)) for table in tables.values()]
+    for hook in hooks:
+        hook.table.pop(hook.number, None)
+    try:
+        yield
+    finally:
+        for table, found in before:
+            table.clear()
+            table.update(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,7 +168,7 @@ class Capture:
 
     ``resume`` enters the run once more: what then runs on its fakes, as their backward, is recorded after it.
     ``plain_views`` are views of what did not require grad when they were taken, ``known_views`` those whose histories
-    autograd has made, or looked at; ``hooked`` has the tensors with hooks and these, returned or not.
+    autograd has made, or looked at; ``hooks`` are those that the program leaves on tensors, returned or not.
     """
 
     function: Callable[..., Any]
@@ -157,7 +188,7 @@ class Capture:
     resume: Callable[[], AbstractContextManager[Resumed]]
     plain_views: frozenset[Variable]
     known_views: frozenset[Variable]
-    hooked: tuple[tuple[Variable, Any], ...] = ()
+    hooks: tuple[Hook, ...] = ()
 
     @property
     def env(self) -> ShapeEnv:

@@ -44,7 +44,7 @@ from purefx.capture.arguments import (
     check_tensor,
     flatten,
 )
-from purefx.capture.captured import Capture, Input, PlainResult, Rebinding, Result, Resumed, TensorResult
+from purefx.capture.captured import Capture, Hook, Input, PlainResult, Rebinding, Result, Resumed, TensorResult
 from purefx.capture.edges import edge_left, edge_of, edge_of_leaf, is_bare_view, is_leaf, take_off_hooks
 from purefx.capture.escapes import check_nothing_escaped
 from purefx.capture.fakes import FakeFactory
@@ -54,7 +54,7 @@ from purefx.capture.named_views import eager_names
 from purefx.capture.owners import find_owners, first_line_of
 from purefx.capture.python_methods import python_methods
 from purefx.capture.recorder import KnownNumber, Recorder
-from purefx.capture.recording import Operand, Recording, Variable
+from purefx.capture.recording import Operand, Recording
 from purefx.capture.renewal import renewed_for_functions
 from purefx.capture.stand_ins import Tables, check_arguments, fake_owners, fake_variables
 from purefx.capture.translation import refusals
@@ -112,7 +112,7 @@ class _Session:
         tensors = [x for x in flat.leaves if isinstance(x, torch.Tensor)]
         self._fakes = FakeFactory(tensors, dynamic=dynamic)
         self._recorder = Recorder(self._reach, known, self._fakes.mode)
-        self._hooked: tuple[tuple[Variable, Any], ...] = ()
+        self._left: tuple[Hook, ...] = ()
         self._inputs: dict[int, Input] = {}
         self._watching = Watching(capture, self._inputs, self._recorder.notice, transformable=transformable)
         self._leaves: list[Input] = []
@@ -147,7 +147,7 @@ class _Session:
             self._function, self._recorder.recording, self._flat, tuple(self._inputs.values()), modules, results,
             structure, rebindings, grad_before, grad_after[0], inference, Ambient.present(), self._fakes.mode,
             self._fakes.dynamic, self._resumed, frozenset(self._recorder.histories.plain),
-            frozenset(self._recorder.histories.known), self._hooked,
+            frozenset(self._recorder.histories.known), self._left,
         )  # fmt: skip
 
     @contextmanager
@@ -254,7 +254,7 @@ class _Session:
                 self._fakes.mode, self._recorder,
             ):  # fmt: skip
                 results = self._function(*args, **kwargs)
-            self._hooked = tuple(pair for hook in self._watching.hooks for pair in hook.remaining())
+            self._left = tuple(hook for hook in self._watching.hooks if hook.remains)
             return results
         finally:
             _running.depth -= 1

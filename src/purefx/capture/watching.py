@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,10 +13,10 @@ from purefx.capture.beyond import check_within
 from purefx.capture.bodies import Capturing
 from purefx.capture.branches import choose, loop
 from purefx.capture.by_element import BY_ELEMENT, check_not_by_element
-from purefx.capture.captured import Input
+from purefx.capture.captured import Hook, Input
+from purefx.capture.edges import edge_of, is_leaf
 from purefx.capture.frames import current_line
 from purefx.capture.meeting import COND, LOOP, STACKING, is_cond, is_loop
-from purefx.capture.recording import Variable
 from purefx.capture.recurrent import run_lstm
 from purefx.capture.tensors import variable_of
 from purefx.errors import UnsupportedOperator
@@ -28,8 +27,8 @@ class Watching(TorchFunctionMode):
 
     ``capture`` captures the branches of ``cond``.  ``inputs`` are those that the program has so far: it may ask for
     gradients among them.  ``notice`` is told of tensors that have got other memory.  ``hooks`` has the hooks that are
-    registered on tensors, each with the table that it is in.  What is recorded of a run that is ``transformable`` has
-    operators that transforms have rules for.
+    registered on tensors.  What is recorded of a run that is ``transformable`` has operators that transforms have rules
+    for.
     """
 
     def __init__(
@@ -53,19 +52,6 @@ class Watching(TorchFunctionMode):
         if watched is None:
             return func(*args, **(kwargs or {}))
         return watched(self, func, args, kwargs or {})
-
-
-@dataclass(frozen=True, slots=True)
-class Hook:
-    """A hook on ``variable``, as long as ``table`` has it."""
-
-    variable: Variable
-    table: dict[int, Any]
-    number: int
-
-    def remaining(self) -> list[tuple[Variable, Any]]:
-        """The variable and its hook, unless that was removed."""
-        return [(self.variable, self.table[self.number])] if self.number in self.table else []
 
 
 def _cond(watching: Watching, func: Any, args: Any, kwargs: Any) -> Any:
@@ -113,7 +99,9 @@ def _split(_: Watching, func: Any, args: Any, kwargs: Any) -> Any:
 def _hook(watching: Watching, func: Any, args: Any, kwargs: Any) -> Any:
     result = func(*args, **kwargs)
     if (variable := variable_of(args[0])) is not None:
-        watching.hooks.append(Hook(variable, args[0]._backward_hooks, result.id))
+        table = args[0]._backward_hooks
+        edge = None if is_leaf(args[0]) else edge_of(args[0])
+        watching.hooks.append(Hook(variable, edge, table, result.id, table[result.id]))
     return result
 
 

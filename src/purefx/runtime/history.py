@@ -13,6 +13,7 @@ from itertools import groupby
 import torch
 from torch.autograd.function import BackwardCFunction
 
+from purefx._torch import is_piece
 from purefx.analysis.gradients import (
     begins,
     ends,
@@ -23,7 +24,7 @@ from purefx.analysis.gradients import (
     results_of,
 )
 from purefx.analysis.replay import Itself, Replayed
-from purefx.autodiff.backward import leaf_aliases
+from purefx.autodiff.backward import fakes_of, leaf_aliases
 from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
 from purefx.autodiff.targets import Alias, Slot, Target
@@ -53,7 +54,7 @@ from purefx.runtime.moved_leaves import (
 from purefx.runtime.saved import holder_of, spell_saved
 from purefx.runtime.scope import Scope, indented, makers_of, name_of_slot, take_early
 from purefx.runtime.support import set_versions
-from purefx.runtime.versions import emit_at_versions, emit_plain_views
+from purefx.runtime.versions import emit_at_versions, emit_plain_views, emit_views
 from purefx.runtime.write_back import emit_seen
 
 
@@ -118,30 +119,48 @@ def emit_late_leaves(scope: Scope) -> list[str]:
     """Results that statements make, and that are leaves which require grad, or keep their gradients."""
     lines = emit_late_hooks(scope)
     begun = {scope.variables[leaf] for leaf in new_leaves(scope.capture, scope.replay)}
-    for result, how in results_of(scope.capture, scope.replay):
+    found = list(results_of(scope.capture, scope.replay))
+    for result, how in {result.variable: (result, how) for result, how in found}.values():
         fake, name = result.fake, scope.result(how)
         if isinstance(how, Itself) or not fake.requires_grad:
             continue
         if is_begun(fake) and name not in begun:
             lines.append(f"{name}.requires_grad_()")
-        _check_not_older(scope, result)
+        lines += _look_at_older(scope, result, name)
         lines += [f"{name}.register_hook({scope.speller.name('hook', hook)})" for hook in result.hooks]
-        if not is_begun(fake) and not is_bare_view(fake) and fake.retains_grad:
+        if _retains(fake):
             lines.append(f"{name}.retain_grad()")
     lines += [f"{name}.retain_grad()" for known, name in scope.inputs.items() if known.retains_grad]
     lines += emit_hooks_between(scope)
-    return list(dict.fromkeys(lines))
+    results = {result.variable for result, _ in found}
+    bases = [base.variable for base in scope.replay.bases if base.variable not in results]
+    fakes = fakes_of(scope.capture, scope.replay)
+    lines += [f"{scope.variables[v]}.retain_grad()" for v in bases if v in fakes and _retains(fakes[v])]
+    return lines
 
 
-def _check_not_older(scope: Scope, result: TensorResult) -> None:
-    """Refuse a hook on a view that was written over by another tensor: it is on a history that the view has lost."""
+def _retains(fake: torch.Tensor) -> bool:
+    """Whether the program lets ``fake``, which is no leaf, keep its gradient."""
+    return fake.requires_grad and not is_begun(fake) and not is_bare_view(fake) and fake.retains_grad
+
+
+def _look_at_older(scope: Scope, result: TensorResult, name: str) -> list[str]:
+    """A statement that asks for the history of a view that was written after it was taken, as the program has asked.
+
+    Rule: PyTorch crashes when a hook is put on a view whose history it has to make anew.  A hook of the program on such
+    a view, which another tensor has written, is on a history that the view has lost: it is refused.
+    """
     makers = [c for c in scope.replay.statements if any(o.variable is result.variable for o in c.outputs)]
-    if result.hooks and any(map(scope.counters.is_older, makers)):
+    if not any(map(scope.counters.is_older, makers)):
+        return []
+    if result.hooks:
         raise GradientsRefused(
             "a result with a hook is a view of memory that the program writes after it was taken",
             where=makers[0].where,
             remedy="take the view, and register the hook, after the write",
         )
+    known = result.variable in scope.capture.known_views - scope.capture.plain_views
+    return [f"{name}.grad_fn"] if known and not is_piece(result.fake) and not has_lost_history(result.fake) else []
 
 
 def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:
@@ -313,11 +332,12 @@ def _record(scope: Scope, joint: Joint, i: int) -> list[str]:
     speller, level = scope.speller, joint.levels[i]
     holders = _holders(scope, joint, level)
     kept = _keep_views(scope, level, holders)
+    made = emit_views(scope, [t.source for t in level.targets if t.is_made and isinstance(t.source, Variable)])
     outputs = "".join(f"{name_of_slot(scope, slot)}, " for slot in level.slots)
-    inputs = [_input(scope, target) for target in level.targets] or [speller.name("nothing", _NOTHING)]
     saved = f"{speller.name('Saved', Saved)}({spell_saved(scope, joint, level)})"
+    inputs = [_input(scope, target) for target in level.targets] or [speller.name("nothing", _NOTHING)]
     call = f"{_recorder(scope, level)}(derivatives[{i}], ({outputs}), {saved}, {', '.join(inputs)})"
-    return [*kept, *_at_last_versions(scope, holders, f"({outputs}) = {call}", last=bool(i))]
+    return [*kept, *made, *_at_last_versions(scope, holders, f"({outputs}) = {call}", last=bool(i))]
 
 
 def _recorder(scope: Scope, level: Level) -> str:
@@ -341,8 +361,10 @@ def _holders(scope: Scope, joint: Joint, level: Level) -> list[Input]:
     """
     sources = [joint.residuals[name] for name in joint.kept(level)]
     saved = [holder_of(source.root) for source in sources if isinstance(source, RootInput)]
-    renewed = [t.source for t in level.targets if t.renewed and isinstance(t.source, Input)]
-    held = dict.fromkeys([*saved, *renewed, *_shown_by_aliases(scope, level)])
+    made = {scope.counters.root(t.source) for t in level.targets if t.is_made and isinstance(t.source, Variable)}
+    viewed = [known for known in scope.inputs if any(scope.counters.together(known.variable, v) for v in made)]
+    anew = [t.source for t in level.targets if t.is_view and not t.is_given and isinstance(t.source, Input)]
+    held = dict.fromkeys([*saved, *_shown_by_aliases(scope, level), *viewed, *anew])
     moved = {member for root in scope.functional.written for member in root.members}
     return [known for known in held if known.writes or known in moved]
 
@@ -350,7 +372,7 @@ def _holders(scope: Scope, joint: Joint, level: Level) -> list[Input]:
 def _keep_views(scope: Scope, level: Level, holders: list[Input]) -> list[str]:
     """Statements that keep where gradients of views leave, which is elsewhere once they have another version."""
     lines: list[str] = []
-    for known in [t.source for t in level.targets if t.is_view and isinstance(t.source, Input)]:
+    for known in [t.source for t in level.targets if t.is_given and t.is_view and isinstance(t.source, Input)]:
         moved = any(scope.counters.together(known.variable, holder.variable) for holder in holders)
         if moved and known not in scope.earlier:
             lines.append(keep_edge(scope, known))

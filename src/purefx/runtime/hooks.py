@@ -34,11 +34,17 @@ def emit_late_hooks(scope: Scope) -> list[str]:
 
 
 def emit_hooks_between(scope: Scope) -> list[str]:
-    """The hooks on views that the statements make, and that are no results: gradients of results pass through them."""
+    """The hooks on bases, and on views that the statements make, that are no results: gradients of those pass there.
+
+    Rule: those on a view that is written are left to the graph, since it has another history in the end.
+    """
     results = {result.variable for result, _ in results_of(scope.capture, scope.replay)}
     made = {o.variable for call in scope.replay.statements if call.effect is Effect.VIEW for o in call.outputs}
     written = {o.region.storage for call in scope.capture.recording for o in call.written}
     slots = [slot for level in (scope.joint.levels if scope.joint is not None else ()) for slot in level.slots]
     made -= {slot.output.variable for slot in slots if isinstance(slot.output, Alias)}  # the graph runs their hooks
-    between = [(v, hook) for v, hook in scope.capture.hooked if v in made - results and v.last.storage not in written]
-    return [f"{scope.variables[v]}.register_hook({scope.speller.name('hook', hook)})" for v, hook in between]
+    outside = {hook for level in (scope.joint.levels if scope.joint is not None else ()) for hook in level.hooks}
+    left = [hook for hook in scope.capture.hooks if hook.variable not in results]
+    alone = {hook for hook in left if hook.variable in made and hook.variable.last.storage not in written}
+    hooks = [(scope.variables[h.variable], h.function) for h in left if h in alone | outside]
+    return [f"{name}.register_hook({scope.speller.name('hook', function)})" for name, function in hooks]

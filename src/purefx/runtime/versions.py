@@ -113,6 +113,11 @@ def _older_part(scope: Scope, variable: Variable) -> Variable:
     return part if part in makers else variable
 
 
+def emit_views(scope: Scope, views: Collection[Variable]) -> list[str]:
+    """The ``views`` that outputs become functions of."""
+    return _emit_early(scope, set(views))
+
+
 def emit_older_views(scope: Scope) -> list[str]:
     """The views that are older than the last write of what they show; autograd is to see that they are.
 

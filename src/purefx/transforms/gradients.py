@@ -208,7 +208,7 @@ def written_apart(capture: Capture, replay: Replay) -> tuple[Fresh, ...]:
 
 def hooked_views(capture: Capture, replay: Replay) -> set[Variable]:
     """What statements make that has a hook, and what they make of that."""
-    own = {variable for variable, _ in capture.hooked}
+    own = {hook.variable for hook in capture.hooks}
     found: set[Variable] = set()
     for call in replay.statements:
         made = {o.variable for o in call.outputs}
