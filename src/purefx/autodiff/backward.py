@@ -26,7 +26,7 @@ from purefx.capture.captured import Capture, Input, TensorResult
 from purefx.capture.edges import edge_left, edge_of, is_beginning, is_begun, is_leaf, leads_to, leaf_behind
 from purefx.capture.fakes import fake_like
 from purefx.capture.recorder import Recorder
-from purefx.capture.recording import Call, Effect, Operand, Recording, Region, Storage, Variable
+from purefx.capture.recording import Call, DataAccess, Effect, Operand, Recording, Region, Storage, Variable
 from purefx.capture.tensors import variable_of
 from purefx.errors import GradientsRefused
 from purefx.functional.regions import chain_between
@@ -108,7 +108,8 @@ def _turned(slot: Slot, changes: Turns, replay: Replay) -> Slot:
     """
     if changes.late or _are_first(changes, slot, replay):
         return replace(slot, behind=changes.nodes if changes.last else None, early=changes.early)
-    if not all(map(is_node, changes.early)) or not all(call.modes.grad for call in changes.last):
+    seen = (call.modes.grad or call.op is DataAccess.SWAP for call in changes.last)  # that is unseen in each mode
+    if not all(map(is_node, changes.early)) or not all(seen):
         raise GradientsRefused(
             "the program changes the geometry of a result under torch.no_grad() (or by x.data = y) and writes it then",
             where=None,
