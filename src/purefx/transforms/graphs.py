@@ -11,6 +11,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -241,7 +242,7 @@ def split(graph: Graph, inputs: int, outputs: int) -> Split:
     """
     functional, given, nodes = graph.functional, _given(graph), returned(graph.functional.graph)
     early, after = ([nodes[i] for i in part] for part in (graph.gives[:outputs], graph.gives[outputs:]))
-    forward = _needed(early, {})
+    forward = needed(early)
     forward.update(n for n in functional.graph.nodes if n.target is operator.getitem and n.args[0] in forward)
     late = [n for n in functional.graph.nodes if n not in forward and n.op != "output"]
     read = [x for n in late for x in n.all_input_nodes]
@@ -264,7 +265,7 @@ def _saved(
 
     cos(x), for the gradient of sin(x)     reads x, though it may be computed with sin(x)
     """
-    forward, values = _needed(outputs, {}), functional.values
+    forward, values = needed(outputs), functional.values
     read = [x for n in functional.graph.nodes if n not in forward and n.op != "output" for x in n.all_input_nodes]
     found = {given.get(values[x].origin) for x in read if x in values}
     return frozenset(i for i in found if isinstance(i, int) and i < count)
@@ -296,43 +297,59 @@ def _part(
     outputs: list[fx.Node],
     residuals: dict[fx.Node, int],
     count: int,
+    instead: Mapping[fx.Node, fx.Node] = MappingProxyType({}),
 ) -> Graph:
-    """The part of ``graph`` that computes ``outputs`` from its inputs and from ``residuals``, ``count`` come first."""
+    """The part of ``graph`` that computes ``outputs`` from its inputs and from ``residuals``, ``count`` come first.
+
+    ``instead`` has what is read in the place of some nodes.
+    """
     functional, made = graph.functional, fx.Graph()
-    needed = _needed(outputs, residuals)
+    wanted = needed(outputs, residuals, instead)
     image: dict[fx.Node, fx.Node] = {}
     records: list[GraphInput] = []
     takes: list[int | torch.Tensor] = []
     by_node = dict(zip(given, functional.inputs, strict=True))
     for node, place in residuals.items():
-        if node not in needed:
+        if node not in wanted:
             continue
         image[node] = made.placeholder(node.name)
         records.append(ResidualInput(node.name, functional.values[node]))
         takes.append(place)
     for node, x in given.items():
-        if node in needed and node not in residuals:
+        if node in wanted and node not in residuals:
             image[node] = made.placeholder(node.name)
             records.append(by_node[node])
             takes.append(x + count if isinstance(x, int) else x)
     for node in functional.graph.nodes:
-        if node in needed and node not in image:
-            image[node] = made.node_copy(node, image.__getitem__)
+        if node in wanted and node not in image:
+            image[node] = made.node_copy(node, lambda x: image[instead.get(x, x)])
     distinct = list(dict.fromkeys(outputs))
     made.output(tuple(image[node] for node in distinct))
-    values = {image[n]: v.moved(image[n], image.get(v.origin)) for n, v in functional.values.items() if n in image}
+    origins = {n: image.get(origin_of(n, functional.values, instead)) for n in functional.values if n in image}
+    values = {image[n]: functional.values[n].moved(image[n], origin) for n, origin in origins.items()}
     kept: tuple[GraphOutput, ...] = tuple(ResidualOutput(node.name) for node in distinct)
     lines = {image[n]: line for n, line in functional.lines.items() if n in image}
     part = FunctionalGraph(made, functional.constants, tuple(records), kept, values, lines)
     return Graph(graph.capture, part, tuple(takes), tuple(distinct.index(node) for node in outputs))
 
 
-def extract(graph: Graph, nodes: list[fx.Node]) -> Graph:
-    """The part of ``graph`` that computes ``nodes``."""
-    return _part(graph, _given(graph), nodes, {}, 0)
+def extract(graph: Graph, nodes: list[fx.Node], instead: Mapping[fx.Node, fx.Node] = MappingProxyType({})) -> Graph:
+    """The part of ``graph`` that computes ``nodes``, where some nodes read what is ``instead`` of others."""
+    return _part(graph, _given(graph), nodes, {}, 0, instead)
 
 
-def _needed(outputs: list[fx.Node], residuals: dict[fx.Node, int]) -> set[fx.Node]:
+def origin_of(node: fx.Node, values: Mapping[fx.Node, Value], instead: Mapping[fx.Node, fx.Node]) -> fx.Node:
+    """The node that makes the memory of ``node``, if others are read ``instead`` of some."""
+    origin = values[node].origin
+    return origin_of(instead[origin], values, instead) if origin in instead else origin
+
+
+def needed(
+    outputs: Sequence[fx.Node],
+    residuals: Container[fx.Node] = (),
+    instead: Mapping[fx.Node, fx.Node] = MappingProxyType({}),
+) -> set[fx.Node]:
+    """What ``outputs`` are computed of, from ``residuals`` on; ``instead`` has what is read in the place of some."""
     found: set[fx.Node] = set()
     waiting = list(outputs)
     while waiting:
@@ -340,5 +357,5 @@ def _needed(outputs: list[fx.Node], residuals: dict[fx.Node, int]) -> set[fx.Nod
         if node not in found:
             found.add(node)
             if node not in residuals:
-                waiting += node.all_input_nodes
+                waiting += [instead.get(x, x) for x in node.all_input_nodes]
     return found

@@ -23,6 +23,7 @@ from purefx.transforms.graphs import Graph, Residuals, Split, Tensors, split, sp
 from purefx.transforms.history import graph_of, inexact_places, reach_of
 from purefx.transforms.programs import Fixed, Program, fakes_like, plain
 from purefx.transforms.reach import Reach
+from purefx.transforms.shares import read_with, share
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,41 +53,50 @@ class Half:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """The gradients of some outputs, from the residuals at ``places`` alone, which are ``kept``.
-
-    Without a ``half`` the whole program is differentiated, unless ``kept`` serves what is asked for.
-    """
-
-    half: Half | None
-    kept: Kept | None
-    places: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Halves:
     """A program in two, for gradients that are asked for later.
 
     ``forward`` returns the outputs, then more values; of these ``residuals`` are kept.  ``whole`` computes the
-    gradients of all outputs, `half_of` those of some.  The outputs are functions of what ``reach`` says.
+    gradients of all outputs, and has been made of ``pieces``.  The outputs are functions of what ``reach`` says.
     """
 
     forward: Program
     residuals: tuple[int, ...]
     whole: Half
+    pieces: Split
     kept: Kept
     reach: Reach
 
-    def part(self, of: tuple[int, ...], inputs: Sequence[torch.Tensor]) -> Part | None:
-        """What a node of the outputs ``of`` needs; None where their gradients raise."""
-        program, wrt = self.whole.program, tuple(sorted(self.reach.of(of)))
-        read = half_of(program, of, wrt, inputs, self.kept)
-        if read is None:
+    def read_by(self, of: tuple[int, ...]) -> tuple[tuple[int, ...], frozenset[int]]:
+        """Which residuals, and which inputs of the program, the gradients of the outputs ``of`` read."""
+        read = read_with(self.pieces.backward, *self._cotangents(of))
+        count, first = len(self.residuals), self._first
+        return tuple(sorted(x for x in read if x < count)), frozenset(x - count for x in read if count <= x < first)
+
+    def half_of(self, of: tuple[int, ...], wrt: Wrt, places: tuple[int, ...], kept: Kept) -> Half | None:
+        """The gradients of the outputs ``of``, of the residuals at ``places`` alone, which are ``kept``.
+
+        None where they are no part of those of all.
+        """
+        whole, first, count = self.whole, self._first, len(self.residuals)
+        own, others = self._cotangents(of)
+        part = share(self.pieces.backward, [whole.wrt.index(i) for i in wrt], own, others)
+        if part is None:
             return None
-        places = tuple(sorted(read.residuals))
-        kept = Kept(self.kept.residuals.only(places), self.kept.teller)
-        half = half_of(program, of, wrt, inputs, kept)
-        return None if half is None else Part(half, kept, places)
+        order = [*places, *range(count, first), *(first + k for k in of)]
+        takes = tuple(order.index(x) if isinstance(x, int) else x for x in part.takes)
+        pieces = Split(self.pieces.forward, replace(part, takes=takes), tuple(range(len(places))), frozenset())
+        return _half(whole.program.only(of), of, wrt, pieces, kept)
+
+    @property
+    def _first(self) -> int:
+        """The place of the first cotangent."""
+        return len(self.residuals) + self.whole.program.arity
+
+    def _cotangents(self, of: tuple[int, ...]) -> tuple[frozenset[int], frozenset[int]]:
+        """The places of the cotangents of the outputs ``of``, and of the others."""
+        own = frozenset(self._first + k for k in of)
+        return own, frozenset(self._first + k for k in self.whole.of) - own
 
 
 def halves_of(program: Program, wrt: Wrt, inputs: Sequence[torch.Tensor]) -> Halves | None:
@@ -102,21 +112,15 @@ def halves_of(program: Program, wrt: Wrt, inputs: Sequence[torch.Tensor]) -> Hal
     return found
 
 
-def half_of(program: Program, of: tuple[int, ...], wrt: Wrt, inputs: Sequence[torch.Tensor], kept: Kept) -> Half | None:
+def half_of(program: Program, of: tuple[int, ...], wrt: Wrt, inputs: Tensors, kept: Kept) -> Half | None:
     """The gradients of the outputs ``of`` of ``program``, where a call for ``inputs`` has ``kept`` something.
 
     None where they raise.
     """
     some = program.only(of)
-    key = (wrt, some.kind(inputs), kept)
-    if key not in some.halves:
-        with ONE_AT_A_TIME, outside_transforms(), without_modes():
-            given = some.laid_out(fakes_like(inputs))
-            joint = _joint(some, wrt, given)
-            pieces = None if joint is None else split_after(joint, kept.residuals, some.arity, len(of))
-            some.halves[key] = None if pieces is None else _half(some, of, wrt, pieces, kept)
-    found: Half | None = some.halves[key]
-    return found
+    joint = _joint(some, wrt, inputs)
+    pieces = None if joint is None else split_after(joint, kept.residuals, some.arity, len(of))
+    return None if pieces is None else _half(some, of, wrt, pieces, kept)
 
 
 def _split(program: Program, wrt: Wrt, inputs: Tensors) -> Halves | None:
@@ -131,7 +135,7 @@ def _split(program: Program, wrt: Wrt, inputs: Tensors) -> Halves | None:
     half = _half(program, tuple(range(sum(program.inexact))), wrt, pieces, kept)
     forward = Forward(program, pieces, known)
     forward.teller = teller
-    return Halves(forward, pieces.residuals, half, kept, reach_of(program, wrt, inputs))
+    return Halves(forward, pieces.residuals, half, pieces, kept, reach_of(program, wrt, inputs))
 
 
 def _joint(program: Program, wrt: Wrt, inputs: Tensors) -> Graph | None:

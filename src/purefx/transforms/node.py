@@ -144,7 +144,7 @@ def _differentiable(
         own = [outputs[inexact[k]] for k in way.of]
         pushed = [tangents[k] for k in way.of] if way.have_tangents else ()
         missing = {k: outputs[inexact[k]].detach() for k in way.missing}
-        given = Given(inputs, own, pushed, missing, [residuals[i] for i in way.residuals], past)
+        given = Given(inputs, own, pushed, missing, [residuals[i] for i in way.source.residuals], past)
         with level.recording(way):
             recorded = applied_at_one_level(Node, way, given, *[inputs[i] for i in way.places])
         for k, x in zip(way.of, recorded, strict=True):
@@ -313,10 +313,11 @@ class Node(OneLevelFunction):  # type: ignore[misc]  # PyTorch gives it no types
         ctx.way, ctx.tangents, ctx.past = way, given.tangents, given.past
         ctx.like = {k: (x.shape, x.dtype, x.device) for k, x in given.missing.items()}
         inputs, residuals = given.inputs, given.residuals
-        saved = range(len(inputs)) if way.half is None else way.half.saved
+        known = way.source.saved
+        saved = range(len(inputs)) if known is None else known
         ctx.inputs = [None if i in saved else x for i, x in enumerate(inputs)]
         ctx.unread = {i: _now(x) for i, x in enumerate(ctx.inputs) if x is not None and not x.is_inference()}
-        own = way.half is not None and len(way.of) > 1
+        own = known is not None and len(way.of) > 1
         ctx.results = {
             i: _now(x.detach()) for i, x in enumerate(residuals) if own and any(x is y for y in given.outputs)
         }
@@ -335,7 +336,7 @@ class Node(OneLevelFunction):  # type: ignore[misc]  # PyTorch gives it no types
         half, inputs, residuals = _read(ctx, given)
         program, wrt = (way.program.only(given), way.reached(given)) if half is None else (half.program, half.wrt)
         whole = [known[k] if k in known else _zeros(*ctx.like[k]) for k in (given if half is None else half.of)]
-        served = None if half is None else _served(ctx, half, inputs, residuals)
+        served = None if half is None else _served(ctx, half, given, inputs, residuals)
         gradients = _call(program.vjp(wrt), unwrap_dead([*inputs, *whole]), served)
         found = dict(zip(wrt, gradients, strict=True))
         return None, None, *(found.get(i) if asked else None for i, asked in zip(way.places, needed, strict=True))
@@ -352,14 +353,15 @@ def _read(ctx: Any, given: tuple[int, ...]) -> tuple[Half | None, list[torch.Ten
     Raises if something was written that it reads, or that eager has saved for these.
     """
     way: Way = ctx.way
-    if way.half is not None and given == way.of:
-        return way.half, *_apart(ctx, ctx.saved_tensors)
-    data = saved_apart(ctx)
-    inputs, residuals = _apart(ctx, ctx.saved_tensors if data is None else data)
-    half, unread = way.half_of(given, inputs), ctx.past.unread
+    half, unread = way.half_of(given), ctx.past.unread
     if half is None:
         check_versions(list(unread.values()))
         return None, *_apart(ctx, ctx.saved_tensors)
+    if way.reads_all(given):
+        check_versions([ctx.unread[i] for i in half.saved if i in ctx.unread])
+        return half, *_apart(ctx, ctx.saved_tensors)
+    data = saved_apart(ctx)
+    inputs, residuals = _apart(ctx, ctx.saved_tensors if data is None else data)
     check_versions([known[i] for known in (unread, ctx.unread) for i in half.saved if i in known])
     check_versions([ctx.results[i] for i in half.residuals if i in ctx.results])
     places = {i: place for place, i in enumerate(i for i, x in enumerate(ctx.inputs) if x is None)}
@@ -370,10 +372,12 @@ def _read(ctx: Any, given: tuple[int, ...]) -> tuple[Half | None, list[torch.Ten
     return half, inputs, residuals
 
 
-def _served(ctx: Any, half: Half, inputs: Sequence[torch.Tensor], residuals: Sequence[torch.Tensor]) -> Served:
+def _served(
+    ctx: Any, half: Half, given: tuple[int, ...], inputs: Sequence[torch.Tensor], residuals: Sequence[torch.Tensor]
+) -> Served:
     """What ``half`` takes; of inputs that it does not read it is told whether they were written."""
     past, unread = ctx.past, ctx.unread
-    if half is not ctx.way.half and saved_apart(ctx) is not None:
+    if not ctx.way.reads_all(given) and saved_apart(ctx) is not None:
         saved = [i for i, x in enumerate(ctx.inputs) if x is None]
         others = [(place, i) for place, i in enumerate(saved) if i not in half.saved and not inputs[i].is_inference()]
         unread = {**unread, **{i: (inputs[i], inputs[i]._version - is_written(ctx, place)) for place, i in others}}

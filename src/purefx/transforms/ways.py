@@ -7,15 +7,33 @@ o, p = vmap(compiled)(x, w)      compiled: x.exp(), w.exp()      two nodes: a wr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import torch
 
+from purefx._torch import outside_transforms, without_modes
+from purefx.capture.turns import ONE_AT_A_TIME
 from purefx.transforms.differentiated import Wrt
 from purefx.transforms.gradients import Teller
-from purefx.transforms.halves import Half, Halves, Kept, Part, half_of
-from purefx.transforms.programs import Program
+from purefx.transforms.graphs import Tensors
+from purefx.transforms.halves import Half, Halves, Kept, half_of
+from purefx.transforms.programs import Program, fakes_like
 from purefx.transforms.reach import Reach
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """What a node has the gradients of its outputs from, besides the whole program.
+
+    The residuals at ``residuals`` are ``kept``.  The gradients of all these outputs read the inputs ``saved``, or it is
+    not known what.  They are a part of those of ``halves``, or the ``whole``.
+    """
+
+    kept: Kept | None = None
+    residuals: tuple[int, ...] = ()
+    saved: frozenset[int] | None = None
+    halves: Halves | None = None
+    whole: Half | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,8 +41,7 @@ class Way:
     """How gradients of the inexact outputs ``of`` of a program are had, with respect to its inputs ``wrt``.
 
     ``places`` are those and the inputs that have tangents, which the outputs have too if they ``have_tangents``.
-    ``half`` serves the gradient of all these outputs from the residuals at ``residuals``, which are ``kept``; those may
-    serve that of some.  Without either the whole program is differentiated.
+    ``inputs`` are fakes like those of the call.
     """
 
     program: Program
@@ -32,25 +49,39 @@ class Way:
     wrt: Wrt
     places: tuple[int, ...]
     have_tangents: bool
-    half: Half | None
-    kept: Kept | None
-    residuals: tuple[int, ...]
     reach: Reach
+    source: Source
+    inputs: Tensors
+    _known: dict[tuple[int, ...], Half | None] = field(default_factory=dict)
 
     @property
     def missing(self) -> list[int]:
-        """The outputs that ``half`` takes cotangents of, and that are functions of nothing."""
-        return [] if self.half is None else [k for k in self.half.of if k not in self.of]
+        """The outputs that the gradients of all take cotangents of, and that are functions of nothing."""
+        whole = self.source.whole
+        return [] if whole is None else [k for k in whole.of if k not in self.of]
+
+    def reads_all(self, of: tuple[int, ...]) -> bool:
+        """Whether the gradients of the outputs ``of`` read all that has been saved for them."""
+        return of == self.of and self.source.saved is not None
 
     def reached(self, of: tuple[int, ...]) -> Wrt:
         """The inputs that the outputs ``of`` are functions of."""
         return self.wrt if of == self.of else tuple(sorted(self.reach.of(of)))
 
-    def half_of(self, of: tuple[int, ...], inputs: Sequence[torch.Tensor]) -> Half | None:
+    def half_of(self, of: tuple[int, ...]) -> Half | None:
         """The half that serves the gradients of the outputs ``of``; None where the whole program is asked."""
-        if of == self.of and self.half is not None:
-            return self.half
-        return None if self.kept is None else half_of(self.program, of, self.reached(of), inputs, self.kept)
+        if of not in self._known:
+            with ONE_AT_A_TIME, outside_transforms(), without_modes():
+                self._known[of] = self._half_of(of)
+        return self._known[of]
+
+    def _half_of(self, of: tuple[int, ...]) -> Half | None:
+        source, wrt, found = self.source, self.reached(of), None
+        if source.kept is None or (source.whole is not None and of == self.of):
+            return source.whole
+        if source.halves is not None and self.program.teller is not Teller.PYTHON:
+            found = source.halves.half_of(of, wrt, source.residuals, source.kept)
+        return half_of(self.program, of, wrt, self.inputs, source.kept) if found is None else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +106,27 @@ def ways_of(program: Program, asked: Asked, halves: Halves | None, inputs: Seque
 
 
 def _ways(program: Program, asked: Asked, halves: Halves | None, inputs: Sequence[torch.Tensor]) -> tuple[Way, ...]:
-    count = 0 if asked.kept is None else len(asked.kept.residuals.numbers)
-    groups, whole = _groups(program, asked, apart=halves is not None), Part(None, asked.kept, tuple(range(count)))
+    with outside_transforms(), without_modes():
+        like = program.laid_out(fakes_like(inputs))
+    groups, found = _groups(program, asked, apart=halves is not None), []
+    for of in groups:
+        wrt, pushed = tuple(sorted(asked.reach.of(of))), any(asked.pushed[k] for k in of)
+        places = tuple(sorted({*wrt, *asked.tangents})) if pushed else wrt
+        source = _source(of, asked.kept, halves, is_whole=len(groups) == 1)
+        found.append(Way(program, of, wrt, places, pushed, asked.reach, source, like))
+    return tuple(found)
+
+
+def _source(of: tuple[int, ...], kept: Kept | None, halves: Halves | None, *, is_whole: bool) -> Source:
+    if kept is None:
+        return Source()
+    every = tuple(range(len(kept.residuals.numbers)))
     if halves is None:
-        return tuple(_way(program, asked, of, whole) for of in groups)
-    if len(groups) == 1:
-        return (_way(program, asked, groups[0], replace(whole, half=halves.whole)),)
-    nothing = Part(None, None, ())
-    parts = [halves.part(of, inputs) if asked.reach.of(of) else nothing for of in groups]
-    return tuple(_way(program, asked, of, part or nothing) for of, part in zip(groups, parts, strict=True))
-
-
-def _way(program: Program, asked: Asked, of: tuple[int, ...], part: Part) -> Way:
-    wrt, pushed = tuple(sorted(asked.reach.of(of))), any(asked.pushed[k] for k in of)
-    places = tuple(sorted({*wrt, *asked.tangents})) if pushed else wrt
-    return Way(program, of, wrt, places, pushed, part.half, part.kept, part.places, asked.reach)
-
-
-_MANY = 8
-"""More groups than this of outputs that have nothing in common are one: each costs a capture of its gradients."""
+        return Source(kept, every)
+    if is_whole:
+        return Source(kept, every, halves.whole.saved, halves, halves.whole)
+    residuals, saved = halves.read_by(of)
+    return Source(Kept(kept.residuals.only(residuals), kept.teller), residuals, saved, halves)
 
 
 def _groups(program: Program, asked: Asked, *, apart: bool) -> list[tuple[int, ...]]:
@@ -105,7 +138,7 @@ def _groups(program: Program, asked: Asked, *, apart: bool) -> list[tuple[int, .
     alone = tuple(k for k, pushed in enumerate(asked.pushed) if pushed and k not in reached)
     found = [reached]
     if program.teller is not Teller.PYTHON:
-        found = list(asked.reach.groups) if apart and len(asked.reach.groups) <= _MANY else found
+        found = list(asked.reach.groups) if apart else found
         sides = [tuple(k for k in group if asked.pushed[k] is side) for group in found for side in (True, False)]
         found = sides if any(asked.pushed) else found
     return [group for group in (*found, alone) if group]
