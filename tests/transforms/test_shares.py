@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 import purefx
-from purefx.transforms import programs
+from purefx.transforms import graphs, programs
 from tests.transforms.test_reach import assert_same, inputs, zero
 
 MANY = 12
@@ -45,12 +45,11 @@ def test_gradients_of_some_results_are_those_of_eager(function: Any, chosen: tup
     def ask(f: Any) -> Any:
         x, w = inputs()
         results = vmap(f, in_dims=(0, None))(x, w[0])
-        gradients = torch.autograd.grad(
-            [results[k].square().sum() for k in chosen], (x, w), allow_unused=True, create_graph=order == 2
-        )
-        if order == 1:
-            return gradients
-        return torch.autograd.grad(sum(g.square().sum() for g in gradients if g is not None), (x, w), allow_unused=True)
+        losses: list[Tensor] = [results[k].square().sum() for k in chosen]
+        for left in range(order, 0, -1):
+            gradients: Any = torch.autograd.grad(losses, (x, w), allow_unused=True, create_graph=left > 1)
+            losses = [g.square().sum() for g in gradients if g is not None]
+        return gradients
 
     assert_same(ask, function)
 
@@ -58,11 +57,10 @@ def test_gradients_of_some_results_are_those_of_eager(function: Any, chosen: tup
 def captures_of(run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> int:
     """How many functions ``run`` captures."""
     found: list[Any] = []
-    capture_values = programs.capture_values
 
     def counted(function: Any, examples: Any) -> Any:
         found.append(function)
-        return capture_values(function, examples)
+        return graphs.capture_values(function, examples)
 
     with monkeypatch.context() as patch:
         patch.setattr(programs, "capture_values", counted)
