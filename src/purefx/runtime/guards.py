@@ -173,7 +173,7 @@ def _ambient_conditions(capture: Capture, speller: Speller) -> Iterator[str]:
         yield f"torch.get_autocast_dtype('cpu') is {speller.literal(torch.get_autocast_dtype('cpu'))}"
     yield f"torch.get_default_dtype() is {speller.literal(torch.get_default_dtype())}"
     if any(not call.operands for call in capture.recording):  # of no tensor that has a device
-        yield f"{speller.name('default_device', default_device)}() == {speller.literal(default_device())}"
+        yield f"{speller.name('default_device', default_device)}() == torch.device({str(default_device())!r})"
 
 
 def _plain_condition(name: str, leaf: Any, speller: Speller) -> str:
