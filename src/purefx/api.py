@@ -292,13 +292,16 @@ class GradientProgram(Compiled):
     def stages(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stages:
         """What a call is captured as, with what was kept in the place of what would be computed again.
 
-        What was kept is computed by the graph of the function, and is like that at every call.
+        What was kept is computed by the graph of the function, and is like that at every call.  So are the leaves, with
+        which a call of the function has been matched.
         """
         stages = super().stages(args, kwargs)
         first = len(stages.capture.flat.leaves) - len(args[2])
         sources = [(x.sources[0], x) for x in stages.capture.inputs]
         given = {s.index - first: x for s, x in sources if isinstance(s, Leaf) and s.index >= first}
+        leaves = range(len(pytree.tree_leaves(args[0])))
         alike = frozenset(x for i, x in given.items() if i in self._kept.alike)
+        alike |= {x for s, x in sources if isinstance(s, Leaf) and s.index in leaves}
         return replace(stages, functional=self._kept.used(stages.functional, given), alike=alike)
 
 
