@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -15,13 +14,11 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.utils.checkpoint import checkpoint
 
 import purefx
-from purefx import errors, func
+from purefx import errors
+from tests.capture.around import AROUND, XS, Function, W, check_each_example, check_what_is_shared
 from tests.support.oracle import assert_same_as_eager
 
-Function = Callable[..., Any]
 Cond = Callable[..., Any]
-W = torch.tensor([0.5, 0.7], dtype=torch.float64)
-XS = torch.tensor([[1.0, 2.0], [0.1, 0.2], [3.0, -1.0]], dtype=torch.float64)
 SCALE = torch.tensor([2.0, 3.0], dtype=torch.float64)
 
 
@@ -108,37 +105,6 @@ def of_a_size(cond: Cond, x: Tensor, w: Tensor) -> Tensor:
 PROGRAMS = [bare, several, reached, writes, cuts, shows, composed, contained, given_and_reached, of_a_size]
 
 
-def gradient(f: Function) -> Function:
-    return torch.func.grad(lambda x, w: f(x, w).sin().sum(), (0, 1))
-
-
-def third(f: Function) -> Function:
-    return torch.func.jacfwd(torch.func.jacrev(gradient(f), (0, 1)), (0, 1))
-
-
-def tangent(f: Function) -> Function:
-    return lambda x, w: torch.func.jvp(lambda x: f(x, w), (x,), (w,))
-
-
-def with_autograd(f: Function) -> Function:
-    def run(x: Tensor, w: Tensor) -> Any:
-        given = [x.clone().requires_grad_(), w.clone().requires_grad_()]
-        loose = partial(torch.autograd.grad, inputs=given, allow_unused=True, materialize_grads=True)
-        slopes = loose(f(*given).sin().sum(), create_graph=True)
-        return *slopes, *loose(sum(s.sin().sum() for s in slopes if s.requires_grad) + 0 * given[0].sum())
-
-    return run
-
-
-AROUND: dict[str, Callable[[Function], Function]] = {
-    "nothing": lambda f: f,
-    "gradient": gradient,
-    "third derivatives": third,
-    "tangent": tangent,
-    "autograd": with_autograd,
-}
-
-
 @pytest.fixture(params=PROGRAMS, ids=lambda f: f.__name__)
 def program(request: pytest.FixtureRequest) -> tuple[Function, Function]:
     """A program with ``cond``, and one with Python's ``if``."""
@@ -157,31 +123,13 @@ def test_a_choice_is_differentiated_as_the_branch_is(program: tuple[Function, Fu
             torch.testing.assert_close(inside(x, W), wanted)
 
 
-def stacked(rows: list[Any]) -> Any:
-    return torch.stack(rows) if isinstance(rows[0], Tensor) else tuple(map(torch.stack, zip(*rows, strict=True)))
-
-
 @pytest.mark.parametrize("around", ["nothing", "gradient", "tangent"])
 def test_each_example_makes_its_own_choice(program: tuple[Function, Function], around: str) -> None:
-    f, expected = program
-    wanted = stacked([AROUND[around](expected)(x, W) for x in XS])
-    for batched in (
-        torch.func.vmap(AROUND[around](purefx.compile(f)), (0, None)),
-        func.vmap(AROUND[around](f), (0, None)),
-        purefx.compile(func.vmap(AROUND[around](f), (0, None))),
-    ):
-        torch.testing.assert_close(batched(XS, W), wanted)
+    check_each_example(*program, AROUND[around])
 
 
 def test_examples_share_what_they_do_not_have(program: tuple[Function, Function]) -> None:
-    f, expected = program
-    wanted = torch.func.grad(lambda w: sum(expected(x, w).sin().sum() for x in XS))(W)
-
-    def total(f: Function) -> Function:
-        return lambda w: torch.func.vmap(f, (0, None))(XS, w).sin().sum()
-
-    torch.testing.assert_close(torch.func.grad(total(purefx.compile(f)))(W), wanted)
-    torch.testing.assert_close(purefx.compile(torch.func.grad(total(f)))(W), wanted)
+    check_what_is_shared(*program)
 
 
 @pytest.mark.parametrize("f", PROGRAMS)

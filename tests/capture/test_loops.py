@@ -11,12 +11,9 @@ from torch import Tensor
 from torch._higher_order_ops.while_loop import while_loop
 
 import purefx
-from purefx import func
-from tests.capture.test_branches import AROUND, W, stacked
+from tests.capture.around import AROUND, XS, Function, W, check_each_example, check_what_is_shared
 
-Function = Callable[..., Any]
 Loop = Callable[..., Any]
-XS = torch.tensor([[1.0, 2.0], [0.1, 0.2], [3.0, -1.0]], dtype=torch.float64)
 
 
 def python(test: Function, step: Function, carried: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -85,25 +82,11 @@ def test_a_loop_is_differentiated_as_a_loop_in_python_is(program: tuple[Function
 
 @pytest.mark.parametrize("around", ["nothing", "gradient", "tangent"])
 def test_each_example_does_its_own_steps(program: tuple[Function, Function], around: str) -> None:
-    f, expected = program
-    wanted = stacked([AROUND[around](expected)(x, W) for x in XS])
-    for batched in (
-        torch.func.vmap(AROUND[around](purefx.compile(f)), (0, None)),
-        func.vmap(AROUND[around](f), (0, None)),
-        purefx.compile(func.vmap(AROUND[around](f), (0, None))),
-    ):
-        torch.testing.assert_close(batched(XS, W), wanted)
+    check_each_example(*program, AROUND[around])
 
 
 def test_examples_share_what_they_do_not_have(program: tuple[Function, Function]) -> None:
-    f, expected = program
-    wanted = torch.func.grad(lambda w: sum(expected(x, w).sin().sum() for x in XS))(W)
-
-    def total(f: Function) -> Function:
-        return lambda w: torch.func.vmap(f, (0, None))(XS, w).sin().sum()
-
-    torch.testing.assert_close(torch.func.grad(total(purefx.compile(f)))(W), wanted)
-    torch.testing.assert_close(purefx.compile(torch.func.grad(total(f)))(W), wanted)
+    check_what_is_shared(*program)
 
 
 def orders(f: Function, x: Tensor) -> list[Tensor]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from purefx.analysis.gradients import is_detached
 from purefx.analysis.replay import Replay
-from purefx.autodiff.backward import Backward, Pattern, infer_slots, run_backward
+from purefx.autodiff.backward import Backward, Pattern, run_backward
 from purefx.autodiff.levels import Level, infer_levels, without_idle_targets
 from purefx.autodiff.partition import Partition, choose_saved, partition_function, recompute
+from purefx.autodiff.slots import infer_slots
 from purefx.autodiff.targets import infer_targets, infer_views, infer_views_made_anew
 from purefx.capture.captured import Capture, taken_off
 from purefx.capture.recording import Effect, Variable

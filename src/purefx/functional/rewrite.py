@@ -38,15 +38,8 @@ from purefx.functional.contents import Content, Merge
 from purefx.functional.dead import without_dead_nodes
 from purefx.functional.memory import Memory
 from purefx.functional.regions import first_elements, once
-from purefx.functional.roots import (
-    Root,
-    Shown,
-    check_seen,
-    infer_changes,
-    infer_roots,
-    seen_by_autograd,
-    seen_without_elements,
-)
+from purefx.functional.roots import Root, infer_roots
+from purefx.functional.seen import Shown, check_seen, infer_changes, seen_by_autograd, seen_without_elements
 from purefx.functional.signature import (
     BaseOutput,
     ForwardInput,

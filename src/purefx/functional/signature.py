@@ -11,7 +11,8 @@ from torch import fx
 from purefx.capture.recording import Region, Variable
 from purefx.functional.builder import Value
 from purefx.functional.contents import Merge
-from purefx.functional.roots import Root, Shown
+from purefx.functional.roots import Root
+from purefx.functional.seen import Shown
 from purefx.functional.writes import InPlace
 
 

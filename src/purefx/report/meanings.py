@@ -13,7 +13,8 @@ from purefx.autodiff.targets import Alias, Slot, Target
 from purefx.capture.captured import Input, TensorResult
 from purefx.capture.recording import Region, Variable
 from purefx.functional.regions import includes
-from purefx.functional.roots import Root, Shown
+from purefx.functional.roots import Root
+from purefx.functional.seen import Shown
 from purefx.functional.signature import (
     BaseOutput,
     ForwardInput,

@@ -6,14 +6,12 @@ arg1.requires_grad_()
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from functools import wraps
+from collections.abc import Collection
 from itertools import groupby
 
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from purefx._torch import is_piece
 from purefx.analysis.gradients import (
     begins,
     ends,
@@ -23,13 +21,13 @@ from purefx.analysis.gradients import (
     new_leaves,
     results_of,
 )
-from purefx.analysis.replay import Itself, Replayed
-from purefx.autodiff.backward import fakes_of, leaf_aliases
+from purefx.analysis.replay import Replayed
 from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
+from purefx.autodiff.slots import leaf_aliases
 from purefx.autodiff.targets import Alias, Slot, Target
-from purefx.capture.captured import Input, TensorResult
-from purefx.capture.edges import edges_left, has_lost_history, is_bare_view, is_begun
+from purefx.capture.captured import Input
+from purefx.capture.edges import edges_left, has_lost_history, is_bare_view
 from purefx.capture.recording import Call, DataAccess, Effect, Variable
 from purefx.errors import GradientsRefused
 from purefx.functional.signature import (
@@ -40,7 +38,7 @@ from purefx.operators import aten
 from purefx.runtime.detaching import is_detached_late
 from purefx.runtime.differentiable import Saved, record, record_as
 from purefx.runtime.epilogue import remaining
-from purefx.runtime.hooks import emit_hooks_between, emit_hooks_on, emit_late_hooks
+from purefx.runtime.hooks import emit_hooks_on
 from purefx.runtime.moved_leaves import (
     emit_early_swaps,
     emit_early_turns,
@@ -52,26 +50,13 @@ from purefx.runtime.moved_leaves import (
     turned_leaves,
 )
 from purefx.runtime.saved import holder_of, spell_saved
-from purefx.runtime.scope import Scope, indented, makers_of, name_of_slot, take_early
+from purefx.runtime.scope import Scope, makers_of, name_of_slot, take_early, with_grad
 from purefx.runtime.support import set_versions
 from purefx.runtime.versions import emit_at_versions, emit_plain_views, emit_views
 from purefx.runtime.write_back import emit_seen
 
 
-def _with_grad(emit: Callable[[Scope], list[str]]) -> Callable[[Scope], list[str]]:
-    """``emit``, whose statements run with gradients."""
-
-    @wraps(emit)
-    def emit_with_grad(scope: Scope) -> list[str]:
-        before, scope.grad = scope.grad, True
-        lines = emit(scope)
-        scope.grad = before
-        return lines if before or not lines else ["with torch.enable_grad():", *indented(lines)]
-
-    return emit_with_grad
-
-
-@_with_grad
+@with_grad
 def emit_history(scope: Scope) -> list[str]:
     """Statements after the graph has run: the outputs that autograd sees become functions of the targets."""
     before, after = _changes_of_leaves(scope)
@@ -84,7 +69,7 @@ def emit_history(scope: Scope) -> list[str]:
     return [*lines, *after]
 
 
-@_with_grad
+@with_grad
 def emit_later_levels(scope: Scope) -> list[str]:
     """Statements after memory is written: outputs that depend on outputs become functions of those."""
     if scope.joint is None:
@@ -112,55 +97,6 @@ def _begin(scope: Scope) -> dict[Variable, list[str]]:
     """The statements that make leaves of what has got another geometry before it begins to require grad."""
     hooks = {known.variable: emit_hooks_on(scope, known) for known in scope.inputs}
     return {v: [f"{scope.variables[v]}.requires_grad_()", *hooks.get(v, ())] for v in turned_leaves(scope)}
-
-
-@_with_grad
-def emit_late_leaves(scope: Scope) -> list[str]:
-    """Results that statements make, and that are leaves which require grad, or keep their gradients."""
-    lines = emit_late_hooks(scope)
-    begun = {scope.variables[leaf] for leaf in new_leaves(scope.capture, scope.replay)}
-    found = list(results_of(scope.capture, scope.replay))
-    for result, how in {result.variable: (result, how) for result, how in found}.values():
-        fake, name = result.fake, scope.result(how)
-        if isinstance(how, Itself) or not fake.requires_grad:
-            continue
-        if is_begun(fake) and name not in begun:
-            lines.append(f"{name}.requires_grad_()")
-        lines += _look_at_older(scope, result, name)
-        lines += [f"{name}.register_hook({scope.speller.name('hook', hook)})" for hook in result.hooks]
-        if _retains(fake):
-            lines.append(f"{name}.retain_grad()")
-    lines += [f"{name}.retain_grad()" for known, name in scope.inputs.items() if known.retains_grad]
-    lines += emit_hooks_between(scope)
-    results = {result.variable for result, _ in found}
-    bases = [base.variable for base in scope.replay.bases if base.variable not in results]
-    fakes = fakes_of(scope.capture, scope.replay)
-    lines += [f"{scope.variables[v]}.retain_grad()" for v in bases if v in fakes and _retains(fakes[v])]
-    return lines
-
-
-def _retains(fake: torch.Tensor) -> bool:
-    """Whether the program lets ``fake``, which is no leaf, keep its gradient."""
-    return fake.requires_grad and not is_begun(fake) and not is_bare_view(fake) and fake.retains_grad
-
-
-def _look_at_older(scope: Scope, result: TensorResult, name: str) -> list[str]:
-    """A statement that asks for the history of a view that was written after it was taken, as the program has asked.
-
-    Rule: PyTorch crashes when a hook is put on a view whose history it has to make anew.  A hook of the program on such
-    a view, which another tensor has written, is on a history that the view has lost: it is refused.
-    """
-    makers = [c for c in scope.replay.statements if any(o.variable is result.variable for o in c.outputs)]
-    if not any(map(scope.counters.is_older, makers)):
-        return []
-    if result.hooks:
-        raise GradientsRefused(
-            "a result with a hook is a view of memory that the program writes after it was taken",
-            where=makers[0].where,
-            remedy="take the view, and register the hook, after the write",
-        )
-    known = result.variable in scope.capture.known_views - scope.capture.plain_views
-    return [f"{name}.grad_fn"] if known and not is_piece(result.fake) and not has_lost_history(result.fake) else []
 
 
 def _changes_of_leaves(scope: Scope) -> tuple[list[str], list[str]]:

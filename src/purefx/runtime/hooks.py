@@ -1,16 +1,22 @@
-"""The hooks that a program registers, on the tensors that a caller has or gets."""
+"""What a program asks of the tensors that a caller has or gets: hooks, gradients that are kept, leaves that begin."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from purefx.analysis.gradients import results_of
+import torch
+
+from purefx._torch import is_piece
+from purefx.analysis.gradients import new_leaves, results_of
+from purefx.analysis.replay import Itself
+from purefx.autodiff.slots import fakes_of
 from purefx.autodiff.targets import Alias
-from purefx.capture.captured import Input
+from purefx.capture.captured import Input, TensorResult
+from purefx.capture.edges import has_lost_history, is_bare_view, is_begun
 from purefx.capture.recording import Effect
 from purefx.errors import GradientsRefused
 from purefx.functional.signature import WrittenOutput
-from purefx.runtime.scope import Scope
+from purefx.runtime.scope import Scope, with_grad
 
 
 def emit_hooks_on(scope: Scope, known: Input) -> list[str]:
@@ -48,3 +54,52 @@ def emit_hooks_between(scope: Scope) -> list[str]:
     alone = {hook for hook in left if hook.variable in made and hook.variable.last.storage not in written}
     hooks = [(scope.variables[h.variable], h.function) for h in left if h in alone | outside]
     return [f"{name}.register_hook({scope.speller.name('hook', function)})" for name, function in hooks]
+
+
+@with_grad
+def emit_late_leaves(scope: Scope) -> list[str]:
+    """Results that statements make, and that are leaves which require grad, or keep their gradients."""
+    lines = emit_late_hooks(scope)
+    begun = {scope.variables[leaf] for leaf in new_leaves(scope.capture, scope.replay)}
+    found = list(results_of(scope.capture, scope.replay))
+    for result, how in {result.variable: (result, how) for result, how in found}.values():
+        fake, name = result.fake, scope.result(how)
+        if isinstance(how, Itself) or not fake.requires_grad:
+            continue
+        if is_begun(fake) and name not in begun:
+            lines.append(f"{name}.requires_grad_()")
+        lines += _look_at_older(scope, result, name)
+        lines += [f"{name}.register_hook({scope.speller.name('hook', hook)})" for hook in result.hooks]
+        if _retains(fake):
+            lines.append(f"{name}.retain_grad()")
+    lines += [f"{name}.retain_grad()" for known, name in scope.inputs.items() if known.retains_grad]
+    lines += emit_hooks_between(scope)
+    results = {result.variable for result, _ in found}
+    bases = [base.variable for base in scope.replay.bases if base.variable not in results]
+    fakes = fakes_of(scope.capture, scope.replay)
+    lines += [f"{scope.variables[v]}.retain_grad()" for v in bases if v in fakes and _retains(fakes[v])]
+    return lines
+
+
+def _retains(fake: torch.Tensor) -> bool:
+    """Whether the program lets ``fake``, which is no leaf, keep its gradient."""
+    return fake.requires_grad and not is_begun(fake) and not is_bare_view(fake) and fake.retains_grad
+
+
+def _look_at_older(scope: Scope, result: TensorResult, name: str) -> list[str]:
+    """A statement that asks for the history of a view that was written after it was taken, as the program has asked.
+
+    Rule: PyTorch crashes when a hook is put on a view whose history it has to make anew.  A hook of the program on such
+    a view, which another tensor has written, is on a history that the view has lost: it is refused.
+    """
+    makers = [c for c in scope.replay.statements if any(o.variable is result.variable for o in c.outputs)]
+    if not any(map(scope.counters.is_older, makers)):
+        return []
+    if result.hooks:
+        raise GradientsRefused(
+            "a result with a hook is a view of memory that the program writes after it was taken",
+            where=makers[0].where,
+            remedy="take the view, and register the hook, after the write",
+        )
+    known = result.variable in scope.capture.known_views - scope.capture.plain_views
+    return [f"{name}.grad_fn"] if known and not is_piece(result.fake) and not has_lost_history(result.fake) else []

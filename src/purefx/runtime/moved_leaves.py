@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from purefx.analysis.gradients import begins, is_moved, new_leaves
-from purefx.autodiff.backward import fakes_of
+from purefx.autodiff.slots import fakes_of
 from purefx.capture.captured import Input
 from purefx.capture.edges import is_bare_view
 from purefx.capture.recording import Call, DataAccess, Effect, Variable

@@ -6,10 +6,10 @@ Saved((arg0, out), (), ((arg1.detach(), arg1_version + 1), ), leaves=leaves)
 from __future__ import annotations
 
 from purefx._torch import OpOverload
-from purefx.autodiff.backward import fakes_of
 from purefx.autodiff.derived import looked_up
 from purefx.autodiff.joint import Joint
 from purefx.autodiff.levels import Level
+from purefx.autodiff.slots import fakes_of
 from purefx.capture.captured import Input
 from purefx.capture.chance import random_state
 from purefx.functional.roots import Root

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, assert_never
 
 import torch
@@ -152,3 +153,16 @@ def indented(lines: list[str]) -> list[str]:
 def name_of_slot(scope: Scope, slot: Slot) -> str:
     """The name of what gets its history by ``slot``."""
     return scope.variables[slot.output.variable] if isinstance(slot.output, Alias) else scope.outputs[slot.output]
+
+
+def with_grad(emit: Callable[[Scope], list[str]]) -> Callable[[Scope], list[str]]:
+    """``emit``, whose statements run with gradients."""
+
+    @wraps(emit)
+    def emit_with_grad(scope: Scope) -> list[str]:
+        before, scope.grad = scope.grad, True
+        lines = emit(scope)
+        scope.grad = before
+        return lines if before or not lines else ["with torch.enable_grad():", *indented(lines)]
+
+    return emit_with_grad

@@ -14,7 +14,7 @@ from itertools import groupby
 from purefx._torch import is_from_function
 from purefx.analysis.gradients import begins, ends, is_detached, new_leaves, results_of
 from purefx.analysis.replay import Replayed
-from purefx.autodiff.backward import fakes_of
+from purefx.autodiff.slots import fakes_of
 from purefx.autodiff.targets import Alias
 from purefx.capture.captured import Input, TensorResult
 from purefx.capture.edges import has_lost_history, is_begun, leads_nowhere, leads_to, leaf_behind

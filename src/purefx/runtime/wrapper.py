@@ -31,10 +31,10 @@ from purefx.runtime.guards import Looks, spell_conditions, spell_geometries, spe
 from purefx.runtime.history import (
     begin_turned,
     emit_history,
-    emit_late_leaves,
     emit_later_levels,
     emit_looks,
 )
+from purefx.runtime.hooks import emit_late_leaves
 from purefx.runtime.saved import emit_seed
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.versions import (
