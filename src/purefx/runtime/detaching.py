@@ -68,7 +68,7 @@ def is_detached_late(scope: Scope, known: Input) -> bool:
 
 def _left_outputs(scope: Scope) -> list[Slot]:
     """The outputs of the graph that the program has detached, and of which views live on."""
-    slots = [slot for level in (scope.joint.levels if scope.joint else ()) for slot in level.slots]
+    slots = [slot for level in scope.levels for slot in level.slots]
     return [slot for slot in slots if slot.left is not None and not isinstance(slot.output, WrittenOutput)]
 
 

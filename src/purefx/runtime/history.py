@@ -211,7 +211,7 @@ def _needed_besides(scope: Scope, calls: list[Call]) -> set[Variable]:
 
 def _aliases(scope: Scope) -> list[str]:
     """The statements that make results with a history of their own."""
-    levels = scope.joint.levels if scope.joint is not None else ()
+    levels = scope.levels
     slots = [slot for level in levels for slot in level.slots]
     aliases = {slot.output.variable for slot in slots if isinstance(slot.output, Alias)}
     leaves = leaf_aliases(scope.capture, scope.replay)

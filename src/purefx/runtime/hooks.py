@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -19,15 +20,20 @@ from purefx.functional.signature import WrittenOutput
 from purefx.runtime.scope import Scope, with_grad
 
 
+def spell_hooks(scope: Scope, tensor: str, hooks: Iterable[Any]) -> list[str]:
+    """Statements that register ``hooks`` on ``tensor``."""
+    return [f"{tensor}.register_hook({scope.speller.name('hook', hook)})" for hook in hooks]
+
+
 def emit_hooks_on(scope: Scope, known: Input) -> list[str]:
     """The hooks that the program registers on ``known`` as it was given."""
-    return [f"{scope.inputs[known]}.register_hook({scope.speller.name('hook', hook)})" for hook in known.hooks]
+    return spell_hooks(scope, scope.inputs[known], known.hooks)
 
 
 def emit_late_hooks(scope: Scope) -> list[str]:
     """The hooks that the program registers on what tensors of the caller have become by its writes."""
     hooked = [(known, name) for known, name in scope.inputs.items() if known.late_hooks]
-    levels = scope.joint.levels if scope.joint is not None else ()
+    levels = scope.levels
     if hooked and len(levels) == 1 and not all(isinstance(slot.output, WrittenOutput) for slot in levels[0].slots):
         raise GradientsRefused(
             f"the program registers a hook on {hooked[0][0].name} after it has written to it or turned it,"
@@ -35,8 +41,7 @@ def emit_late_hooks(scope: Scope) -> list[str]:
             where=None,
             remedy="register the hook outside, or on a new tensor",
         )
-    name_of_hook = partial(scope.speller.name, "hook")
-    return [f"{name}.register_hook({name_of_hook(hook)})" for known, name in hooked for hook in known.late_hooks]
+    return [line for known, name in hooked for line in spell_hooks(scope, name, known.late_hooks)]
 
 
 def emit_hooks_between(scope: Scope) -> list[str]:
@@ -47,13 +52,13 @@ def emit_hooks_between(scope: Scope) -> list[str]:
     results = {result.variable for result, _ in results_of(scope.capture, scope.replay)}
     made = {o.variable for call in scope.replay.statements if call.effect is Effect.VIEW for o in call.outputs}
     written = {o.region.storage for call in scope.capture.recording for o in call.written}
-    slots = [slot for level in (scope.joint.levels if scope.joint is not None else ()) for slot in level.slots]
+    slots = [slot for level in scope.levels for slot in level.slots]
     made -= {slot.output.variable for slot in slots if isinstance(slot.output, Alias)}  # the graph runs their hooks
-    outside = {hook for level in (scope.joint.levels if scope.joint is not None else ()) for hook in level.hooks}
+    outside = {hook for level in scope.levels for hook in level.hooks}
     left = [hook for hook in scope.capture.hooks if hook.variable not in results]
     alone = {hook for hook in left if hook.variable in made and hook.variable.last.storage not in written}
-    hooks = [(scope.variables[h.variable], h.function) for h in left if h in alone | outside]
-    return [f"{name}.register_hook({scope.speller.name('hook', function)})" for name, function in hooks]
+    hooks = [hook for hook in left if hook in alone | outside]
+    return [line for hook in hooks for line in spell_hooks(scope, scope.variables[hook.variable], [hook.function])]
 
 
 @with_grad
@@ -69,7 +74,7 @@ def emit_late_leaves(scope: Scope) -> list[str]:
         if is_begun(fake) and name not in begun:
             lines.append(f"{name}.requires_grad_()")
         lines += _look_at_older(scope, result, name)
-        lines += [f"{name}.register_hook({scope.speller.name('hook', hook)})" for hook in result.hooks]
+        lines += spell_hooks(scope, name, result.hooks)
         if _retains(fake):
             lines.append(f"{name}.retain_grad()")
     lines += [f"{name}.retain_grad()" for known, name in scope.inputs.items() if known.retains_grad]

@@ -65,7 +65,7 @@ def emit_turned_leaves(scope: Scope, begun: Mapping[Variable, list[str]]) -> lis
 def emit_early_turns(scope: Scope) -> list[str]:
     """The statements that turn what is written last after that: it gets its history by the write."""
     lines: list[str] = []
-    slots = [slot for level in (scope.joint.levels if scope.joint else ()) for slot in level.slots]
+    slots = [slot for level in scope.levels for slot in level.slots]
     for early in [[call for call in slot.early if call in scope.replay.statements] for slot in slots]:
         if not early:
             continue
@@ -154,7 +154,7 @@ def _family(scope: Scope, leaf: Variable) -> set[Variable]:
 
 def is_source(scope: Scope, leaf: Variable) -> bool:
     """Whether the call is a function of ``leaf``."""
-    sources = [t.source for level in (scope.joint.levels if scope.joint else ()) for t in level.targets]
+    sources = [t.source for level in scope.levels for t in level.targets]
     return any(leaf is (source.variable if isinstance(source, Input) else source) for source in sources)
 
 
@@ -171,7 +171,7 @@ def _set_back(scope: Scope, moved: set[Variable]) -> list[str]:
 
 def _keep_edges(scope: Scope) -> list[str]:
     """Statements that keep where gradients arrive at such leaves as they were."""
-    targets = [target for level in (scope.joint.levels if scope.joint else ()) for target in level.targets]
+    targets = [target for level in scope.levels for target in level.targets]
     for known in dict.fromkeys(t.source for t in targets if t.former and isinstance(t.source, Input)):
         scope.left[known] = scope.unique(f"{scope.inputs[known]}_before", "before")
     edge = scope.speller.name("same_edge", same_edge) if scope.left else ""

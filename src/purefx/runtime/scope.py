@@ -11,6 +11,7 @@ import torch
 from purefx.analysis.counters import Counters
 from purefx.analysis.replay import Fresh, How, Itself, Plain, Replay, Replayed
 from purefx.autodiff.joint import Joint
+from purefx.autodiff.levels import Level
 from purefx.autodiff.targets import Alias, Slot
 from purefx.capture.arguments import Leaf
 from purefx.capture.captured import Capture, Input
@@ -56,6 +57,11 @@ class Scope:
         self.outputs: dict[ForwardOutput, str] = {}
         self.roots: dict[Root, str] = {}
         self.storages: dict[Storage, str] = {}
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The nodes of the call; none where autograd sees nothing of it."""
+        return () if self.joint is None else self.joint.levels
 
     def unique(self, wanted: str, fallback: str) -> str:
         """A new name, like ``wanted`` if that has a letter or digit in it."""

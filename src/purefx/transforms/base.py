@@ -67,8 +67,8 @@ class Base(Fixed):
         regions = [_region(output) for output in self.functional.outputs]
         inexact = [is_inexact(region.dtype) for region in regions]
         arity = len(self._roots)
-        reached = [known for known in capture.inputs if not isinstance(known.sources[0], Leaf)]
-        self._finders = [finder(known, capture.inputs) for known in reached]
+        self._finders = {known: finder(known, capture.inputs) for known in capture.inputs}
+        self._reached = [find for known, find in self._finders.items() if not isinstance(known.sources[0], Leaf)]
         self._owners = find_owners(capture.function, capture.flat.leaves)
         copying = any(isinstance(node.target, OnCopies) for node in functional.graph.nodes)
         self._rebound = [
@@ -117,10 +117,9 @@ class Base(Fixed):
         self, known: Input, leaves: Sequence[Any], original: Callable[[torch.Tensor], torch.Tensor]
     ) -> torch.Tensor:
         """The tensor that ``known`` is now."""
-        now = finder(known, self._capture.inputs)(leaves)
+        now = self._finders[known](leaves)
         if isinstance(known.sources[0], Leaf):
-            tensor: torch.Tensor = now
-            return tensor
+            return cast(torch.Tensor, now)
         return original(now) if isinstance(now, torch.Tensor) else original(known.tensor)
 
     @cached_property
@@ -135,7 +134,7 @@ class Base(Fixed):
 
     def reached(self, leaves: Sequence[Any]) -> Iterator[torch.Tensor]:
         """The tensors that the function would find by itself now, besides ``leaves``."""
-        return (tensor for find in self._finders if isinstance(tensor := find(leaves), torch.Tensor))
+        return (tensor for find in self._reached if isinstance(tensor := find(leaves), torch.Tensor))
 
     def kept(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """``inputs`` as a backward may read them: copies of those that are written after the call.

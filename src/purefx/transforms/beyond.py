@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from purefx._torch import OpOverload, innermost_transform, unwrap_at
+from purefx._torch import OpOverload, innermost_transform, schema_of, unwrap_at
 from purefx.capture.recording import Call, Storage
 from purefx.operators import aten, facts, is_written
 
@@ -36,8 +36,9 @@ def is_refused_outside(recording: Iterable[Call], storage: Storage) -> bool:
 def _is_in_place(op: object) -> bool:
     if not isinstance(op, OpOverload) or not facts(op).written:
         return False
-    first, *others = op._schema.arguments
-    return len(op._schema.returns) == 1 and is_written(first) and not any(map(is_written, others))
+    schema = schema_of(op)
+    first, *others = schema.arguments
+    return len(schema.returns) == 1 and is_written(first) and not any(map(is_written, others))
 
 
 def write_below(

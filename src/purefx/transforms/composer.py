@@ -35,6 +35,7 @@ from purefx.functional.rewrite import functionalize
 from purefx.functional.signature import BaseOutput, Functional, ResultOutput, WrittenOutput
 from purefx.runtime.body import emit_roots, spell_graph_call
 from purefx.runtime.epilogue import emit_rebinding, emit_return, emit_statements
+from purefx.runtime.hooks import spell_hooks
 from purefx.runtime.leaves import leaves_of
 from purefx.runtime.scope import Scope, indented
 from purefx.runtime.wrapper import Wrapper, compile_wrapper
@@ -224,10 +225,10 @@ def _layouts(scope: Scope) -> list[str]:
 
 def _hooks(scope: Scope) -> list[str]:
     """The hooks that the program registers on tensors of the caller."""
-    check, name = scope.speller.name("check_hook", check_hook), scope.speller.name
+    check = scope.speller.name("check_hook", check_hook)
     hooked = [(known, x) for known, x in scope.inputs.items() if known.hooks]
     lines = [f"{check}({x}, {known.name!r})" for known, x in hooked]
-    return lines + [f"{x}.register_hook({name('hook', hook)})" for known, x in hooked for hook in known.hooks]
+    return lines + [line for known, x in hooked for line in spell_hooks(scope, x, known.hooks)]
 
 
 def check_hook(tensor: torch.Tensor, name: str) -> None:

@@ -69,8 +69,9 @@ class Steering(TorchFunctionMode):
         """What ``func`` gives."""
         module = _calling_module()
         if not module.startswith(("purefx.", "torch.autograd.")):
-            self.teller = max(self.teller, _STEERING.get(func, Teller.OPERATORS))
-            if _STEERING.get(func) is Teller.PROGRAM:
+            told = _STEERING.get(func, Teller.OPERATORS)
+            self.teller = max(self.teller, told)
+            if told is Teller.PROGRAM:
                 self.detached.append(weakref.ref(args[0]))
         if not module.startswith(("purefx.", "torch.")) and any(map(_is_left, pytree.tree_leaves((args, kwargs)))):
             raise TransformRefused(
